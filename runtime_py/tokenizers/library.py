@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FILE: Final = "tokenizer.json"
 INSTALL: Final = "pip install 'tokenizers>=0.23'"
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_LONG: Final = 1 << 13  # characters that take milliseconds
 _MOST: Final = 2**32  # the limit of the library's token ids
 # A non-empty subword prefix, or an escape that may hide its name.
 _PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"|\\u00[2-7]')
@@ -43,6 +44,7 @@ class JsonTokenizer:
         with _library_errors("its decoder cannot be used: "):
             self._skipped = frozenset(_skipped(self._library))
             self._stages = _stages(self._library.decoder)
+        self._lets_run = False
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the tokens of a text; lone surrogates become U+FFFD.
@@ -53,7 +55,12 @@ class JsonTokenizer:
         """
         clean = _SURROGATES.sub("\ufffd", text)
         with _library_errors("it cannot encode a text: "):
-            encoding = self._library.encode(clean, add_special_tokens=special)
+            if self._lets_run and len(clean) > _LONG:
+                (encoding,) = self._library.encode_batch_fast(
+                    [clean], add_special_tokens=special
+                )
+            else:
+                encoding = self._library.encode(clean, add_special_tokens=special)
         return list(encoding.ids)
 
     def stream(self, after: Sequence[int] = ()) -> "JsonStream":
@@ -83,6 +90,17 @@ class JsonTokenizer:
         """Return a tokenizer whose text has those special tokens that `shows` names."""
         made = copy(self)
         made._skipped = frozenset(text for text in self._skipped if not shows(text))
+        return made
+
+    def letting_run(self) -> "JsonTokenizer":
+        """Return a tokenizer that lets other threads run while it encodes a long text.
+
+        The library (0.23) holds Python's lock for the second that a megabyte takes,
+        except in its function for batches. That function may start threads of its own,
+        of which a later fork warns, unless TOKENIZERS_PARALLELISM is "false".
+        """
+        made = copy(self)
+        made._lets_run = True
         return made
 
     def spelling(self, token: int) -> str | None:

@@ -11,18 +11,19 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kvc.schema.errors import KvcError, RequestTooSlow
 from kvc.serving.http.responses import JsonAnswer
-from kvc.serving.http.service import Service
+from kvc.serving.http.service import NOTE, Service
 from kvc.serving.http.updates import Mailbox
 from kvc.serving.openai.chunks import DONE, event
 from kvc.serving.openai.errors import told
 from kvc.serving.openai.jobs import Job
-from kvc.serving.scheduling import Ticket, Update
+from kvc.serving.scheduling import Request, Ticket, Update
 
 Told = tuple[int, Update]
 
@@ -31,28 +32,36 @@ _HEADERS: Final = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+_LONG: Final = 4096  # tokens of a prompt
 _GRACE: Final = 10.0  # seconds beyond the limit of an answer, to send what it is
 
 
 Made = TypeVar("Made")
 
 
-async def unless_left(request: Request, running: Coroutine[None, None, Made]) -> Made:
-    """Return what a coroutine makes; cancel it if the client leaves.
+async def unless_left(
+    request: HttpRequest, running: Coroutine[None, None, Made], seconds: float
+) -> Made:
+    """Return what a coroutine makes; cancel it if the client leaves, or it takes long.
 
     Args:
         request: the request, whose body has been read.
         running: makes the result.
+        seconds: how long it may take.
 
     Raises:
         ClientDisconnect: the client has left.
+        RequestTooSlow: it takes too long.
         KvcError: as the coroutine.
     """
     task = asyncio.create_task(running)
     left = asyncio.create_task(_leaving(request.receive))
     try:
-        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        first = asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait((task, left), timeout=seconds, return_when=first)
+        if not done:
+            raise RequestTooSlow(seconds=seconds, what="no answer could be made")
+        if task not in done:
             raise ClientDisconnect
         return task.result()
     finally:
@@ -80,7 +89,8 @@ class JobAnswer(Response):
         self._service, self._job, self._began = service, job, began
         self._box: Mailbox[Told] = Mailbox(service.courier)
         self._open = set(range(len(job.requests)))
-        self._begun = False  # the stream
+        self._tickets: list[Ticket] = []
+        self._begun = self._left = False  # the stream; the client, or all is told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the requests, and send what they make.
@@ -89,7 +99,7 @@ class JobAnswer(Response):
             KvcError: a request is refused or fails, before anything was sent.
             ClientDisconnect: the client has left.
         """
-        async with self._running(receive):
+        async with self._running(receive, scope):
             if self._job.telling.stream:
                 await self._stream(send)
                 return
@@ -99,27 +109,37 @@ class JobAnswer(Response):
         await JsonAnswer(self._job.whole())(scope, receive, send)
 
     @asynccontextmanager
-    async def _running(self, receive: Receive) -> AsyncIterator[None]:
+    async def _running(self, receive: Receive, scope: Scope) -> AsyncIterator[None]:
         """Submit the requests; cancel them in the end, and if the client leaves."""
-        tickets: list[Ticket] = []
         watch = asyncio.create_task(self._watch(receive))
         seconds = self._service.limits.seconds + _GRACE
         try:
-            for index, request in enumerate(self._job.requests):
-                listener = partial(self._listen, index)
-                model = self._job.found.text_model("answer")
-                ticket = model.submit(request, listener)
-                tickets.append(ticket)
-                self._service.note(ticket)
+            if any(map(_takes_long, self._job.requests)):
+                await self._service.preparing.run(self._submit)
+            else:
+                self._submit()
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError as error:  # the client reads nothing
             raise ClientDisconnect from error
         finally:
-            for ticket in tickets:
+            self._left = True
+            scope[NOTE] = f" {self._job.found.id}: {self._job.usage.text}"
+            for ticket in tuple(self._tickets):
                 ticket.cancel()
                 self._service.forget(ticket)
             watch.cancel()
+
+    def _submit(self) -> None:
+        """Hand the requests to the scheduler, from any thread."""
+        model = self._job.found.text_model("answer")
+        for index, request in enumerate(self._job.requests):
+            ticket = model.submit(request, partial(self._listen, index))
+            self._tickets.append(ticket)
+            self._service.note(ticket)
+            if self._left:  # set before the tickets are cancelled, so none is missed
+                ticket.cancel()
+                self._service.forget(ticket)
 
     def _listen(self, index: int, update: Update) -> None:
         """Take an update, in the thread of the scheduler."""
@@ -133,7 +153,7 @@ class JobAnswer(Response):
         """Return the next updates.
 
         Raises:
-            KvcError: a request has failed.
+            KvcError: a request has failed, or was ended before its first token.
             ClientDisconnect: the client has left.
         """
         found = await self._box.take()
@@ -148,6 +168,7 @@ class JobAnswer(Response):
                 self._service.metrics.first_token(model, seconds)
                 self._began = 0.0
             if update.ending == "cancelled" and self._began:
+                self._service.check_open()
                 what = "no token could be made"
                 seconds = self._service.limits.seconds
                 raise RequestTooSlow(seconds=seconds, what=what)
@@ -183,6 +204,11 @@ class JobAnswer(Response):
     async def _send(self, send: Send, text: str) -> None:
         if text:
             await send(_body(text.encode()))
+
+
+def _takes_long(request: Request) -> bool:
+    """Tell whether a scheduler may need long to check a request."""
+    return request.settings.constraint is not None or len(request.prompt) > _LONG
 
 
 def _body(content: bytes, more: bool = True) -> dict[str, object]:

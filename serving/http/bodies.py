@@ -16,6 +16,7 @@ from kvc.serving.http.workers import Workers
 
 _SMALL: Final = 1 << 16  # bytes that are parsed in the event loop
 _DEPTH: Final = 64
+_VALUES: Final = 1 << 20  # parsing more would hold up all threads for too long
 
 
 async def read_body(request: Request, limits: HttpLimits) -> bytes:
@@ -74,6 +75,8 @@ def parse_json(body: bytes) -> object:
     Raises:
         BadRequest: it is not JSON, too deep, or has texts that are no Unicode.
     """
+    if body.count(b",") > _VALUES:
+        raise BadRequest(reason=f"its JSON has more than {_VALUES} commas")
     try:
         value: object = json.loads(body.decode(), parse_constant=_refused)
         if b"\\ud" in body.lower():

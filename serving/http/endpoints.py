@@ -80,7 +80,8 @@ async def _job(service: Service, request: Request, make: Making) -> Response:
     fields = Fields(await read_json(request, limits, service.preparing))
     found = found_in(service, fields)
     asking = Asking(found, client_of(request, fields), limits.seconds)
-    job = await service.preparing.run(lambda: make(asking, fields, limits.tokens))
+    making = service.preparing.run(lambda: make(asking, fields, limits.tokens))
+    job = await unless_left(request, making, limits.seconds)
     return JobAnswer(service, job, began)
 
 
@@ -95,7 +96,8 @@ async def embeddings(service: Service, request: Request) -> Response:
         made = model.embed(asked.inputs, asked.prompt)
         return JsonAnswer(embedding_object(fields, asked, made, found.id))
 
-    return await unless_left(request, service.others.run(run))
+    making = service.others.run(run)
+    return await unless_left(request, making, service.limits.seconds)
 
 
 async def transcriptions(service: Service, request: Request) -> Response:
@@ -121,7 +123,8 @@ async def _speech(service: Service, request: Request, task: str) -> Response:
         content, kind = speech_answer(asked, heard, task)
         return Response(content, headers={"content-type": kind})
 
-    return await unless_left(request, service.others.run(run))
+    making = service.others.run(run)
+    return await unless_left(request, making, service.limits.seconds)
 
 
 def found_in(service: Service, fields: Fields) -> Found:
@@ -142,13 +145,13 @@ def client_of(request: Request, fields: Fields) -> str:
 
 async def models(service: Service, request: Request) -> Response:
     """Answer GET /v1/models."""
-    return JsonAnswer(model_list(service.catalog.ids, service.created))
+    return JsonAnswer(model_list(service.catalog.all, service.created))
 
 
 async def model(service: Service, request: Request) -> Response:
     """Answer GET /v1/models/{id}."""
     found = service.catalog.find(request.path_params["name"])
-    return JsonAnswer(model_object(found.id, service.created))
+    return JsonAnswer(model_object(found, service.created))
 
 
 async def health(service: Service, request: Request) -> Response:

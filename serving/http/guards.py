@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvc.schema.errors import KeyRefused, KvcError, OriginRefused
 from kvc.serving.http.responses import error_answer, failure_answer
-from kvc.serving.http.service import ENDPOINT, Access, Service
+from kvc.serving.http.service import ENDPOINT, NOTE, Access, Service
 
 log = logging.getLogger("kvc.serving.http")
 
@@ -66,7 +66,8 @@ class Guard:
         endpoint = scope.get(ENDPOINT, "other")
         self._service.metrics.request(endpoint, status)
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        log.info("%s %s %d %.0f ms", method, endpoint, status, seconds * 1000)
+        note, took = scope.get(NOTE, ""), seconds * 1000
+        log.info("%s %s %d %.0f ms%s", method, endpoint, status, took, note)
 
 
 _METHODS: Final = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH")

@@ -5,9 +5,11 @@ of Prometheus, version 0.0.4. All labels come from the server itself: names of m
 paths that it serves, statuses.
 """
 
+import mmap
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from kvc.serving.models.catalog import Catalog
@@ -89,6 +91,7 @@ class Metrics:
             lines += self._of_models(f"kvc_{name}", field, told, "gauge")
         for name, (field, told) in _COUNTERS.items():
             lines += self._of_models(f"kvc_{name}_total", field, told, "counter")
+        lines += _memory()
         name = "kvc_first_token_seconds"
         lines.append(f"# HELP {name} Seconds from a request to its first token.")
         lines.append(f"# TYPE {name} histogram")
@@ -106,6 +109,18 @@ class Metrics:
         for name, model in self._catalog.models.items():
             if isinstance(model, TextModel):
                 yield name, model.scheduler.status
+
+
+def _memory() -> Iterable[str]:
+    """Yield the memory of this process, as Prometheus names it; on Linux alone."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return
+    name = "process_resident_memory_bytes"
+    yield f"# HELP {name} Resident memory size in bytes."
+    yield f"# TYPE {name} gauge"
+    yield f"{name} {pages * mmap.PAGESIZE}"
 
 
 def escaped(label: str) -> str:

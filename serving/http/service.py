@@ -20,6 +20,7 @@ from kvc.serving.http.workers import Workers
 from kvc.serving.models.catalog import Catalog
 from kvc.serving.scheduling import Ticket
 
+NOTE: Final = "kvc.note"  # in a scope: more for the log
 ENDPOINT: Final = "kvc.endpoint"  # in a scope: the path of the endpoint
 _PREPARING = 2  # threads that render templates and encode texts
 
@@ -78,7 +79,7 @@ class Service:
             )
         )
         self._running: set[Ticket] = set()
-        self._draining = False
+        self._draining = self._ended = False
         self.page = read_page()
         self.created = int(time.time())
 
@@ -96,8 +97,10 @@ class Service:
             raise Closed(kind="server")
 
     def note(self, ticket: Ticket) -> None:
-        """Remember an answer that runs."""
+        """Remember an answer that runs; may be called from any thread."""
         self._running.add(ticket)
+        if self._ended:
+            ticket.cancel()
 
     def forget(self, ticket: Ticket) -> None:
         """Forget an answer that has ended."""
@@ -109,8 +112,14 @@ class Service:
 
     def end_answers(self) -> None:
         """End the answers that run; they are told as cut off."""
+        self._ended = True
         for ticket in tuple(self._running):
             ticket.cancel()
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a thread beside the event loop still runs something."""
+        return self.preparing.is_busy or self.others.is_busy
 
     def close(self) -> None:
         """End the threads beside the event loop."""

@@ -6,8 +6,8 @@ many that wait are refused, not queued.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from kvc.schema.errors import Closed, Overloaded
 
@@ -18,7 +18,7 @@ class Workers:
     """Some threads that run functions.
 
     Attributes:
-        waiting: how many functions wait or run.
+        waiting: how many functions somebody waits for.
     """
 
     def __init__(self, name: str, threads: int, queue: int) -> None:
@@ -31,6 +31,7 @@ class Workers:
         """
         self._pool = ThreadPoolExecutor(threads, name)
         self._most, self.waiting = threads + queue, 0
+        self._running: set[Future[Any]] = set()
 
     async def run(self, function: Callable[[], Made]) -> Made:
         """Run a function in a thread; one that waits is dropped if its caller is.
@@ -47,9 +48,16 @@ class Workers:
                 future = self._pool.submit(function)
             except RuntimeError as error:
                 raise Closed(kind="server") from error
+            self._running.add(future)
+            future.add_done_callback(self._running.discard)
             return await asyncio.wrap_future(future)
         finally:
             self.waiting -= 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a function runs, perhaps one that nobody waits for any more."""
+        return any(future.running() for future in tuple(self._running))
 
     def close(self) -> None:
         """Drop what waits; do not wait for what runs."""

@@ -85,6 +85,11 @@ class Catalog(Closing):
                     yield Found(f"{model.name}:{name}", model, name, scale)
 
     @property
+    def all(self) -> tuple[Found, ...]:
+        """Return all models and their adapters."""
+        return tuple(self._found.values())
+
+    @property
     def ids(self) -> tuple[str, ...]:
         """Return all names that requests may ask for."""
         return tuple(self._found)

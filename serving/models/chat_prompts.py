@@ -51,6 +51,17 @@ class Chat:
     arguments: Mapping[str, object] | None = None
     effort: str | None = None
 
+    @property
+    def characters(self) -> int:
+        """Return how many characters the texts of the messages have."""
+        contents = (one.get("content") for one in self.messages)
+        parts = (
+            part.get("text", "")
+            for content in contents
+            for part in (content if isinstance(content, list) else [{"text": content}])
+        )
+        return sum(len(text) for text in parts if isinstance(text, str))
+
 
 @frozen
 class ChatPrompt:
@@ -81,6 +92,11 @@ class Prompts:
         self._program, self._tokenizer = program, tokenizer
         self.template: ChatTemplate | None = chat_template_of(program)
         self._places: PicturePlaces | None = places_of(program)
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Tell whether the model reads pictures."""
+        return self._places is not None
 
     def chat(self, chat: Chat) -> ChatPrompt:
         """Return the prompt of a chat.

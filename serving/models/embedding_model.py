@@ -10,6 +10,7 @@ from kvc.runtime.embedding.rows import Floats, Text, encoded_texts, run_rows
 from kvc.runtime.embedding.settings import text_settings
 from kvc.runtime.sessions.program import Program
 from kvc.runtime.tokenizers import tokenizer_of
+from kvc.runtime.tokenizers.library import JsonTokenizer
 from kvc.schema.closing import Closing
 from kvc.schema.frozen import frozen
 
@@ -36,6 +37,7 @@ class EmbeddingModel(Closing):
     """
 
     does = "embeds texts"
+    reads = ("text",)
 
     def __init__(self, name: str, program: Program) -> None:
         """Read the settings of a bundle.
@@ -45,7 +47,10 @@ class EmbeddingModel(Closing):
         """
         self.name, self.program = name, program
         self._settings = text_settings(program, "embed")
-        self._tokenizer = tokenizer_of(program)
+        found = tokenizer_of(program)
+        if isinstance(found, JsonTokenizer):
+            found = found.letting_run()
+        self._tokenizer = found
 
     def embed(self, texts: Sequence[Text], prompt: str | None = None) -> Vectors:
         """Return the vectors of texts.

@@ -85,7 +85,6 @@ class FreeReply:
     def __init__(self, prompt: ChatPrompt) -> None:
         """Begin the answer to a prompt."""
         self._reply = Reply(prompt.script, prompt.form, prompt.turn)
-        self._told = self._reads_calls = False
 
     def push(self, text: str, tokens: Sequence[int]) -> Sequence[Piece]:
         """Add text; return the pieces that later text cannot change."""

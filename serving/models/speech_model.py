@@ -43,6 +43,7 @@ class SpeechModel(Closing):
     """
 
     does = "writes down what is said"
+    reads = ("audio",)
 
     def __init__(self, name: str, program: Program) -> None:
         """Read the settings of a bundle.

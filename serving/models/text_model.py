@@ -6,6 +6,7 @@ own. Everything here may be called from any thread.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 from kvc.runtime.generation.settings import (
     Arguments,
@@ -14,11 +15,14 @@ from kvc.runtime.generation.settings import (
 )
 from kvc.runtime.sessions.program import Program
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
+from kvc.runtime.tokenizers.library import JsonTokenizer
 from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting
 from kvc.serving.models.chat_prompts import Prompts
 from kvc.serving.models.token_texts import TokenTexts
 from kvc.serving.scheduling import Limits, Listener, Request, Scheduler, Ticket
+
+_LONGEST: Final = 256  # characters of a token; real ones have at most 128, of spaces
 
 
 class TextModel(Closing):
@@ -30,6 +34,7 @@ class TextModel(Closing):
         tokenizer: the tokenizer of the bundle.
         prompts: makes the prompts of chats.
         scheduler: answers requests.
+        reads: what it reads: "text", and perhaps "image".
         adapters: the names of the adapters that requests may ask for -> their scales.
     """
 
@@ -49,10 +54,15 @@ class TextModel(Closing):
         """
         self.name, self.program = name, program
         self.adapters = dict(adapters or {})
-        self.tokenizer: Tokenizer = tokenizer_of(program)
+        found = tokenizer_of(program)
+        if isinstance(found, JsonTokenizer):
+            found = found.letting_run()
+        self.tokenizer: Tokenizer = found
         self.prompts = Prompts(program, self.tokenizer)
         self.scheduler = Scheduler(program, limits)
         self._metadata = dict(program.metadata)
+        pictures = ("image",) if self.prompts.reads_pictures else ()
+        self.reads: tuple[str, ...] = ("text", *pictures)
 
     @cached_property
     def token_texts(self) -> TokenTexts:
@@ -69,13 +79,26 @@ class TextModel(Closing):
         """Return the tokens of a text that the model shall continue.
 
         Raises:
-            BadSetting: the text has no tokens.
+            BadSetting: the text has no tokens, or far too many.
         """
+        self.check_length(len(text))
         tokens = self.tokenizer.encode(text)
         if not tokens:
             expected = "a text of at least one token"
             raise BadSetting(name="prompt", expected=expected, found="none")
         return tokens
+
+    def check_length(self, characters: int) -> None:
+        """Check that a prompt may fit, before it is encoded.
+
+        Raises:
+            BadSetting: it has more characters than all tokens could have.
+        """
+        capacity = self.scheduler.capacity
+        most = None if capacity is None else capacity * _LONGEST
+        if most is not None and characters > most:
+            expected = f"at most {most} characters, for {capacity} tokens"
+            raise BadSetting(name="prompt", expected=expected, found=characters)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without special tokens."""

@@ -1,6 +1,5 @@
 """Pictures in messages: `data:` URLs, decoded without asking anybody."""
 
-import base64
 import binascii
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +33,7 @@ def picture_at(url: str, name: str) -> "Image":
     if not comma or not head.lower().endswith(";base64"):
         raise bad(name, "data:image/...;base64,...", url[:_SHOWN])
     try:
-        raw = base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError) as error:
+        raw = binascii.a2b_base64(content, strict_mode=True)
+    except ValueError as error:
         raise bad(name, "base64 after the comma", content[:_SHOWN]) from error
     return picture_in(raw, name)

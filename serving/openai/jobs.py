@@ -114,6 +114,7 @@ class ChatJob:
         """
         self.found, self.telling = asking.found, request.telling
         model = asking.found.text_model("answer in a chat")
+        model.check_length(request.chat.characters)
         prompt = model.prompts.chat(request.chat)
         settings = model.settings(request.settings, in_chat=True)
         base = Request(

@@ -24,6 +24,12 @@ class Usage:
             self.reused = update.reused
 
     @property
+    def text(self) -> str:
+        """Return the numbers in words, for a log."""
+        reused = f" ({self.reused} reused)" if self.reused else ""
+        return f"{self.prompt}{reused} + {self.answered} tokens"
+
+    @property
     def told(self) -> dict[str, object]:
         """Return the numbers as a JSON object."""
         return {

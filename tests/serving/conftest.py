@@ -5,6 +5,14 @@ import served_models
 from running_servers import running
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _without_threads_of_tokenizers():
+    """Set what `kvc serve` sets in its process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        yield
+
+
 @pytest.fixture(scope="session")
 def chat_bundle(tmp_path_factory):
     """The path of a tiny chat with tools; "poet.kva" beside it is an adapter."""

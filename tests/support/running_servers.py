@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from kvc.serving.http.service import Access, Service
 from kvc.serving.models.catalog import Catalog
 from kvc.serving.models.opening import open_model
 from kvc.serving.scheduling import Limits
+
+USUAL, ANYBODY, ROOMY = HttpLimits(), Access(), Limits()
 
 
 @dataclass
@@ -54,11 +56,14 @@ class Running:
     server: Server
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
+    clients: list[openai.OpenAI] = field(default_factory=list)
 
     def client(self, key: str = "none", **settings: object) -> openai.OpenAI:
         """Return a client of the package openai."""
         url = f"http://127.0.0.1:{self.port}/v1"
-        return openai.OpenAI(base_url=url, api_key=key, max_retries=0, **settings)
+        made = openai.OpenAI(base_url=url, api_key=key, max_retries=0, **settings)
+        self.clients.append(made)
+        return made
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
@@ -87,10 +92,10 @@ class Running:
 @contextmanager
 def running(
     bundles: dict[str, Path],
-    limits: HttpLimits = HttpLimits(),
-    access: Access = Access(),
+    limits: HttpLimits = USUAL,
+    access: Access = ANYBODY,
     adapters: Sequence[tuple[str, Path]] = (),
-    scheduling: Limits = Limits(),
+    scheduling: Limits = ROOMY,
     drain: float = 0.0,
     mode: str = "map",
 ) -> Iterator[Running]:
@@ -117,7 +122,10 @@ def running(
     thread.start()
     try:
         assert started.wait(20)
-        yield Running(port, service, server, loop, thread)
+        made = Running(port, service, server, loop, thread)
+        yield made
+        for client in made.clients:
+            client.close()
     finally:
         if thread.is_alive():
             loop.call_soon_threadsafe(server.stop)

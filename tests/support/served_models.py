@@ -1,4 +1,4 @@
-"""Tiny bundles to serve: a chat with tools and adapters, embeddings, speech, pictures."""
+"""Tiny bundles to serve: a chat with tools, embeddings, speech, pictures."""
 
 import json
 from pathlib import Path

@@ -5,6 +5,7 @@ One line for each model and the address go to stdout; the log goes to stderr.
 
 import asyncio
 import logging
+import os
 import sys
 import warnings
 from contextlib import ExitStack
@@ -15,12 +16,11 @@ import click
 from kvc.schema.errors import MissingPackage
 from kvc.schema.text import escape, plural, size
 from kvc.tools.options import Loading, load_bundle, program_options
-from kvc.tools.reports.footprint import state_nbytes
 from kvc.tools.serving_options import Served, Serving, bundles_of, serving_options
 
 if TYPE_CHECKING:
-    from kvc.runtime import Program
     from kvc.serving.models.catalog import Served as Model
+    from kvc.serving.models.text_model import TextModel
     from kvc.serving.scheduling import Limits
 
 
@@ -58,6 +58,8 @@ def serve(
     Example: kvc serve chat=model.kvc embed=bert.kvc
     """
     _check_installed()
+    # One text at a time gains nothing from threads, of which subprocesses would warn.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from kvc.serving.http.server import Server, listening
     from kvc.serving.http.service import Service
     from kvc.serving.models.catalog import Catalog
@@ -78,6 +80,9 @@ def serve(
             sys.stdout.flush()
 
         asyncio.run(server.run_on(listener, started))
+        if service.is_busy:  # with what cannot be interrupted, and nobody waits for
+            sys.stdout.flush()
+            os._exit(0)
 
 
 def _check_installed() -> None:
@@ -136,20 +141,20 @@ def _line(model: "Model", limits: "Limits") -> str:
     told = f"{model.name}: {model.does}; weights {size(weights)}"
     if not isinstance(model, TextModel):
         return told
-    rows = model.scheduler.status.rows
-    caches = _caches(model.program, rows, limits)
+    rows = plural(model.scheduler.status.rows, "row")
     adapters = f"; adapters {', '.join(model.adapters)}" if model.adapters else ""
-    return f"{told}, caches at most {caches}; {plural(rows, 'row')}{adapters}"
+    return f"{told}, caches {_caches(model, limits)}; {rows}{adapters}"
 
 
-def _caches(program: "Program", rows: int, limits: "Limits") -> str:
-    """Return how much memory the caches of all rows can take."""
-    sizes = {name: symbol.upper for name, symbol in program.symbols.items()}
-    sizes["batch"] = 1
-    tokens = limits.capacity or max(sizes.values())
-    one = sum(state_nbytes(s, sizes, tokens) for s in program.states.values())
-    foretold = rows * one + limits.remembered_nbytes
-    return size(foretold if limits.nbytes is None else min(foretold, limits.nbytes))
+def _caches(model: "TextModel", limits: "Limits") -> str:
+    """Return how much memory the caches can take, for answers and earlier texts."""
+    scheduler = model.scheduler
+    if limits.nbytes is not None:
+        return f"at most {size(limits.nbytes)}"
+    if scheduler.capacity is None:
+        return f"{size(scheduler.foretold_nbytes(1000))} for 1,000 tokens"
+    running = scheduler.status.rows * scheduler.foretold_nbytes(scheduler.capacity)
+    return f"at most {size(running + limits.remembered_nbytes)}"
 
 
 def _address(host: str, port: int) -> str:

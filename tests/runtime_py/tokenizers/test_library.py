@@ -274,3 +274,13 @@ def test_what_is_not_the_tokenizer_s_doing_is_no_error_of_it(monkeypatch, kind):
     monkeypatch.setattr(tokenizer, "_library", Interrupted())
     with pytest.raises(kind):
         tokenizer.encode("a")
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_tokenizer_that_lets_others_run_gives_the_same_tokens(special, monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    made = JsonTokenizer(byte_level().to_str().encode())
+    for text in (TEXTS[0], "\ud800 a<think>b", " ".join(TEXTS * 200)):
+        wanted = made.encode(text, special)
+        assert made.letting_run().encode(text, special) == wanted
+    assert len(wanted) > 10_000

@@ -371,6 +371,14 @@ def test_a_prompt_that_is_too_long_is_refused(client):
     assert caught.value.code == "context_length_exceeded"
 
 
+def test_a_prompt_that_cannot_fit_is_not_even_encoded(client):
+    with pytest.raises(openai.BadRequestError, match="262144 characters"):
+        client.completions.create(prompt="x" * 300_000, **GREEDY)
+    said = [{"role": "user", "content": [{"type": "text", "text": "x" * 300_000}]}]
+    with pytest.raises(openai.BadRequestError, match="got 300000"):
+        client.chat.completions.create(messages=said, **GREEDY)
+
+
 def test_a_missing_model_is_the_only_one(server):
     body = json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
     answer = server.post("/v1/chat/completions", body)

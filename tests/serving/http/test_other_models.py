@@ -99,7 +99,7 @@ def test_speech_is_written_down(client, speech_bundle, tmp_path):
     ]
     assert create(response_format="vtt", **given).startswith("WEBVTT\n\n1\n00:00:0")
     assert " --> 00:00:0" in create(response_format="srt", **given)
-    with pytest.warns(DeprecationWarning):  # of the client's decorator
+    with pytest.warns(DeprecationWarning, match="deprecated"):
         translated = client.audio.translations.create(model="ears", file=file)
     assert isinstance(translated.text, str)
 

@@ -37,10 +37,12 @@ def serving(*arguments):
                 told.append(line.strip())
                 if line.startswith("http://"):
                     break
-            assert told and told[-1].startswith("http://"), logged
+            assert told, logged
+            assert told[-1].startswith("http://"), told
             url = f"{told[-1]}/v1"
             client = openai.OpenAI(base_url=url, api_key="key", max_retries=0)
-            yield process, told, client, logged
+            with client:
+                yield process, told, client, logged
         finally:
             if process.poll() is None:
                 process.kill()
