@@ -15,8 +15,10 @@ have as many tokens as asked for: llama-server is told `ignore_eos`, kvc
 and ratios of the same rounds, or with `--json` all rounds as JSON.
 
 A comparison with llama-server is void in rounds in which one client gets less than 0.8
-of what llama-bench makes: `--one` measures that, says so, and leaves such rounds out of
-ratios. kvc's one client is measured beside `kvc bench` in the same way.
+of what llama-bench makes, or more than 1.25: `--one` measures that, says so, and leaves
+such rounds out of ratios. kvc's one client is measured beside `kvc bench`. The column
+`others s` is processor time of other processes: two threads that wait for each other,
+as llama.cpp's, become ten times slower where others want the same cores.
 """
 
 import argparse
