@@ -14,9 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import kvc.serving.http
-
-PAGE = Path(kvc.serving.http.__file__).parent / "page"
+PAGE = Path(__file__).parents[2] / "serving/http/page"
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; "
 POLICY += "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript",
