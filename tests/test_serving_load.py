@@ -6,6 +6,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,9 @@ def test_failures_are_told_by_the_servers_sentence(place, desk):
     found = [asyncio.run(ask(place, CHAT, {})).failure for _ in range(3)]
     told = ["status 503: Too many wait.", "Out of memory.", "the answer has no text"]
     assert found == told
+    desk.replies.append(Reply(late, hold=threading.Event()))
+    short = replace(place, seconds=0.2)
+    assert asyncio.run(ask(short, CHAT, {})).failure == "not ended after 0.2 s"
     nobody = Place("127.0.0.1", 1)
     assert "ConnectionRefused" in asyncio.run(ask(nobody, CHAT, {})).failure
 

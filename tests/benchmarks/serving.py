@@ -27,7 +27,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from urllib.parse import urlsplit
 
 from serving_client import Place
@@ -86,6 +86,7 @@ def measure(options: argparse.Namespace) -> Found:
         for start in turn:
             name = start.name if start else options.url
             with served(start, options) as (place, pid):
+                place = replace(place, seconds=options.timeout)
                 load.count_words(place)
                 if options.turns:
                     told: Told = turn_times(load, place, number)
@@ -135,6 +136,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     add("--completions", action="store_true", help="without a chat template")
     add("--turns", action="store_true", help="two turns of a chat of one client")
     add("--one", action="store_true", help="one client against the bare model")
+    add("--timeout", type=float, default=600.0, help="seconds of one answer")
     add("--json", action="store_true")
     options = parser.parse_args(arguments)
     _check(parser, options)
