@@ -100,7 +100,7 @@ async function answer(parent) {
   const draw = drawing(own, node);
   await write(own, node, stopper.signal, draw);
   running.delete(own.id);
-  save(own);
+  if (chats.includes(own)) save(own); // else it was deleted in the meantime
   if (own === chat) following(showAll);
   else showChats();
   look();

@@ -205,6 +205,20 @@ def test_chats_are_kept_and_deleted_and_brought_back(page, desk, server):
                     "(key) => key.startsWith('kvc.chat.')).length") == 0  # fmt: skip
 
 
+def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted(page, desk):
+    desk.replies.append(Reply([event(delta(content="word "))] * 2000, pause=0.01))
+    say(page, "Count")
+    page.wait("document.querySelector('.answer').innerText.includes('word')")
+    page.click("[aria-label='Delete the chat Count']")
+    assert desk.aborted.wait(10)
+    page.wait(ENDED)
+    page.run("await new Promise((done) => setTimeout(done, 50))")
+    assert page.texts("#chats .chat") == []
+    page.click("#notice button")
+    page.click("#chats .chat")
+    assert page.texts(ANSWER)[0].startswith("word")
+
+
 def test_an_answer_that_a_reload_cuts_is_kept(page, desk, server):
     desk.replies.append(Reply([event(delta(content="word "))] * 2000, pause=0.01))
     say(page, "Count")
