@@ -129,6 +129,9 @@ def test_rounds_in_which_llama_server_is_slow_are_void():
     assert "VOID: round 1, 2, 3 of 3." in one_report(found)
     assert "no round can be compared" in load_report(found)
     assert "VOID" not in one_report({"kvc": kvc})
+    assert "Unchecked" not in load_report(found)
+    bare = {name: [{"loads": one["loads"]} for one in found[name]] for name in found}
+    assert "Unchecked" in load_report(bare)
 
 
 def test_words_are_counted_as_the_server_counts_them():

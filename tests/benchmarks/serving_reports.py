@@ -31,6 +31,8 @@ def load_report(found: Mapping[str, Sequence[Told]]) -> str:
         why = {reason for each in rounds.values() for fig in each for reason in fig.why}
         parts += [f"failed: {reason}" for reason in sorted(why)]
         parts.append("")
+    if LLAMA in found and "alone_per_s" not in found[LLAMA][0]:
+        parts.append("Unchecked: measure with --one whether the comparison stands.")
     return "\n".join(parts)
 
 
