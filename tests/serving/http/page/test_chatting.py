@@ -185,40 +185,6 @@ SCROLL = "const scroll = document.getElementById('scroll');"
 TO_END = f"{SCROLL} return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight"
 
 
-FILL = """const left = %d;
-let size = 1 << 23;
-for (let number = 0; size > 16; size >>= 1) {
-  try {
-    localStorage.setItem(`fill ${number}`, "x".repeat(size));
-    number += 1;
-    size <<= 1;
-  } catch { /* it is too much */ }
-}
-const last = Object.keys(localStorage).filter((key) => key.startsWith("fill"))
-  .find((key) => localStorage.getItem(key).length >= left);
-localStorage.setItem(last, "x".repeat(localStorage.getItem(last).length - left));"""
-
-
-@pytest.mark.parametrize(("left", "lost"), [(3000, "the pictures of"), (20, "")])
-def test_a_full_storage_loses_pictures_first(page, desk, server, left, lost):
-    desk.models[0]["input_modalities"] = ["text", "image"]
-    page.go(server.url + "?again")
-    page.wait("!document.getElementById('attach').hidden")
-    page.run(FILL % left)
-    drop = "new DragEvent('drop', { dataTransfer: given, cancelable: true })"
-    page.run(f"{PICTURE} document.getElementById('main').dispatchEvent({drop})")
-    page.wait("document.querySelector('#pictures img')")
-    ask(page, "Look")
-    told = f"The browser has no room to keep {lost} this chat. Delete some chats."
-    assert page.texts("#notice") == [told.replace("  ", " ")]
-    assert page.texts(ANSWER) == ["As you like."]
-    page.go(server.url)
-    assert page.texts("#chats .chat") == (["Look"] if lost else [])
-    if lost:
-        page.click("#chats .chat")
-        assert "no room to keep the pictures" in page.texts(".user")[0]
-
-
 def test_the_end_is_followed_only_by_a_reader_who_is_there(page, desk):
     hold = threading.Event()
     pieces = [event(delta(content=LINES)), stream([delta(content=f"\n\n{LINES}")])]
