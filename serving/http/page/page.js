@@ -100,7 +100,7 @@ async function answer(parent) {
   const draw = drawing(own, node);
   await write(own, node, stopper.signal, draw);
   running.delete(own.id);
-  save(own);
+  if (chats.includes(own)) save(own); // else it was deleted in the meantime
   if (own === chat) following(showAll);
   else showChats();
   look();
@@ -176,7 +176,8 @@ function send() {
 }
 
 function save(one) {
-  if (!keep(one)) notice("This chat's pictures have no room in the browser's storage");
+  const lost = keep(one);
+  if (lost) notice(`The browser has no room to keep ${lost}. Delete some chats.`);
   chats = [one, ...chats.filter(({ id }) => id !== one.id)]
     .filter(({ nodes }) => Object.keys(nodes).length)
     .sort((a, b) => b.changed - a.changed);
