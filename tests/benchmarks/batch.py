@@ -5,7 +5,8 @@
 Each way answers the same prompts, greedily and without an end, in a process of its own,
 in turn, `--rounds` times. Loading, and starting the cluster, do not count. The plain
 loop submits requests to the scheduler and counts tokens; it is what the others are
-compared with. The table has medians, with the least and the greatest.
+compared with. The table has medians, with the least and the greatest; the greatest are
+compared, since only other work of the machine makes one slower.
 """
 
 import argparse
@@ -18,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 KVC = Path(sys.executable).parent / "kvc"
 WORDS = (
-    "the of and a to in is you that it he was for on are as with his they at".split()
+    ["the", "of", "and", "a", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with", "his", "they", "at"]
 )
 LOOP = "--one-loop"
 
@@ -73,7 +75,7 @@ def write_prompts(path: Path, count: int) -> None:
 
 
 @contextmanager
-def cluster(processors: int):  # noqa: ANN201
+def cluster(processors: int) -> Iterator[str]:
     """Start a cluster that has as many processors as actors, whatever there are."""
     from ray.cluster_utils import Cluster
 
@@ -145,12 +147,12 @@ def measured_batch(given: argparse.Namespace, folder: Path, *options: str) -> fl
 
 def show(speeds: dict[str, list[float]]) -> None:
     """Print a table."""
-    base = statistics.median(speeds["loop"])
+    base = max(speeds["loop"])
     sys.stdout.write("| way | tokens/s | of the loop |\n| --- | --- | --- |\n")
     for way, found in speeds.items():
         middle = statistics.median(found)
         span = f"{min(found):.0f} to {max(found):.0f}"
-        row = f"| {way} | {middle:.0f} ({span}) | {middle / base:.0%} |\n"
+        row = f"| {way} | {middle:.0f} ({span}) | {max(found) / base:.0%} |\n"
         sys.stdout.write(row)
 
 
