@@ -32,8 +32,8 @@ class Cluster:
     """A cluster of Ray.
 
     Attributes:
-        address: its address; None for what RAY_ADDRESS says, or else a cluster of this
-            machine that ends with the command.
+        address: its address; None for what RAY_ADDRESS says, else a cluster that runs
+            on this machine, else one that ends with the command.
         actors: the number of actors; None for one on each node.
     """
 
@@ -54,8 +54,9 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--address",
         metavar="HOST:PORT",
-        help="The address of the cluster, auto for one that runs here.  [default: that "
-        "of RAY_ADDRESS, or a cluster of this machine for the time of the command]",
+        help="The address of the cluster; local for one of this machine that ends with "
+        "the command.  [default: that of RAY_ADDRESS, else one that runs here, else "
+        "local]",
     )
     @click.option(
         "--actors",
