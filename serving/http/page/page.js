@@ -11,7 +11,7 @@ import { add, choose, forget, isKeyOfChat, keep, keepSettings, keptChats, newCha
 import { byId, element, fit, iconButton, isSending, notice } from "./elements.js";
 import { viewOf } from "./messages.js";
 import { Pictures } from "./pictures.js";
-import { business, isReady, listModels } from "./server.js";
+import { business, listModels } from "./server.js";
 import { isAnySet, openSettings } from "./settings.js";
 
 const MODEL = "kvc.model";
@@ -272,14 +272,13 @@ let looking = 0;
 async function look() {
   clearTimeout(looking);
   if (!document.hidden) await showServer();
-  looking = setTimeout(look, running.size ? 1500 : 8000);
+  looking = setTimeout(look, running.size ? 2000 : 10000);
 }
 
 async function showServer() {
   const place = byId("server"), words = [];
   try {
-    const ready = await isReady();
-    const { memory, caches, running: runs, waiting } = await business();
+    const { ready, memory, caches, running: runs, waiting } = await business();
     place.className = `server ${ready ? "ready" : "starting"}`;
     if (!ready) words.push("not ready");
     if (memory) words.push(sizeOf(memory));
