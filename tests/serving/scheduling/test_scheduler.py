@@ -332,6 +332,30 @@ def test_a_defect_ends_the_requests_that_met_it_alone(programs, monkeypatch):
         assert_as_alone(program, ask(scheduler, PROMPT), PROMPT)
 
 
+@pytest.mark.parametrize("place", ["_begin", "_read", "_close_up"])
+def test_a_defect_anywhere_leaves_a_scheduler_that_answers(
+    programs, monkeypatch, place
+):
+    program = programs["cache"]
+    with Scheduler(program, Limits(rows=2)) as scheduler:
+        turns = scheduler._turns
+        owner = turns._admission if place == "_begin" else turns
+        name = "begin" if place == "_begin" else place
+        plain, broken = getattr(owner, name), [True]
+
+        def fails_once(*given):
+            if turns.waiting or turns._admission.jobs:
+                if broken.pop() if broken else False:
+                    raise ZeroDivisionError("a defect")
+            return plain(*given)
+
+        monkeypatch.setattr(owner, name, fails_once)
+        first = ask(scheduler, PROMPT)
+        assert first.last.ending in ("failed", "max_tokens")
+        assert not broken
+        assert_as_alone(program, ask(scheduler, PROMPT), PROMPT)
+
+
 def test_closing_ends_what_runs_or_lets_it_finish(programs):
     program = programs["cache"]
     scheduler = Scheduler(program, Limits(rows=1))
