@@ -90,6 +90,7 @@ class JobAnswer(Response):
         self._box: Mailbox[Told] = Mailbox(service.courier)
         self._open = set(range(len(job.requests)))
         self._tickets: list[Ticket] = []
+        self._failed: KvcError | None = None
         self._begun = self._left = False  # the stream; the client, or all is told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,25 +157,37 @@ class JobAnswer(Response):
             KvcError: a request has failed, or was ended before its first token.
             ClientDisconnect: the client has left.
         """
+        if self._failed is not None:
+            raise self._failed
         found = await self._box.take()
         if not found:
             raise ClientDisconnect
-        for index, update in found:
+        for number, (index, update) in enumerate(found):
             if update.error is not None:
-                raise update.error
-            if update.tokens and self._began:
-                seconds = time.perf_counter() - self._began
-                model = self._job.found.model.name
-                self._service.metrics.first_token(model, seconds)
-                self._began = 0.0
-            if update.ending == "cancelled" and self._began:
-                self._service.check_open()
-                what = "no token could be made"
-                seconds = self._service.limits.seconds
-                raise RequestTooSlow(seconds=seconds, what=what)
-            if update.ending is not None:
-                self._open.discard(index)
+                if not number:
+                    raise update.error
+                self._failed = update.error  # once the client has what came before
+                return found[:number]
+            self._note(index, update)
         return found
+
+    def _note(self, index: int, update: Update) -> None:
+        """Note what an update says of the request.
+
+        Raises:
+            KvcError: it was ended before its first token.
+        """
+        if update.tokens and self._began:
+            seconds = time.perf_counter() - self._began
+            model = self._job.found.model.name
+            self._service.metrics.first_token(model, seconds)
+            self._began = 0.0
+        if update.ending == "cancelled" and self._began:
+            self._service.check_open()
+            seconds = self._service.limits.seconds
+            raise RequestTooSlow(seconds=seconds, what="no token could be made")
+        if update.ending is not None:
+            self._open.discard(index)
 
     async def _stream(self, send: Send) -> None:
         """Send server-sent events; what came together is sent together."""

@@ -50,8 +50,10 @@ class Protocol(H11Protocol):
         if self._refused:
             return
         super().data_received(data)
-        waits = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        if not waits:
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        begun = theirs is h11.IDLE and bool(self.conn.trailing_data[0])
+        unread = theirs is h11.SEND_BODY and ours is h11.DONE  # it was refused
+        if not begun and not unread:
             self._stop_timer()
         elif self._timer is None:
             self._start_timer()

@@ -4,6 +4,7 @@ In: prompts and settings. Out: requests for the scheduler, which runs in a threa
 own. Everything here may be called from any thread.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -17,10 +18,17 @@ from kvc.runtime.sessions.program import Program
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.runtime.tokenizers.library import JsonTokenizer
 from kvc.schema.closing import Closing
-from kvc.schema.errors import BadSetting
+from kvc.schema.errors import BadSetting, MissingPackage
 from kvc.serving.models.chat_prompts import Prompts
 from kvc.serving.models.token_texts import TokenTexts
-from kvc.serving.scheduling import Limits, Listener, Request, Scheduler, Ticket
+from kvc.serving.scheduling import (
+    Limits,
+    Listener,
+    Request,
+    Scheduler,
+    Ticket,
+    Update,
+)
 
 _LONGEST: Final = 256  # characters of a token; real ones have at most 128, of spaces
 
@@ -121,6 +129,30 @@ class TextModel(Closing):
         stops = dict.fromkeys((*settings.stop_tokens, *self.ends))
         told: Arguments = {**given, "stop_tokens": tuple(stops)}
         return settings_and_ignored(self._metadata, told)[0]
+
+    def warm_up(self) -> None:
+        """Answer with a token in a form, so that no later request waits for beginnings.
+
+        What llguidance makes of a vocabulary takes a second, in which no other thread
+        of Python runs.
+        """
+        given: Arguments = {"max_tokens": 1, "temperature": 0.0}
+        try:
+            self._run_once({**given, "regex": "."})
+        except (BadSetting, MissingPackage):  # there are no forms of its tokens
+            self._run_once(given)
+
+    def _run_once(self, given: Arguments) -> None:
+        """Answer a prompt, and drop the answer."""
+        ended = threading.Event()
+
+        def listen(update: Update) -> None:
+            if update.ending is not None:
+                ended.set()
+
+        settings = self.settings(given, in_chat=True)
+        self.submit(Request(self.encode("1"), settings), listen)
+        ended.wait()
 
     def submit(self, request: Request, listener: Listener) -> Ticket:
         """Hand a request to the scheduler.

@@ -32,12 +32,6 @@ def speech_bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def picture_bundle(tmp_path_factory):
-    path = tmp_path_factory.mktemp("picture") / "picture.kvc"
-    return served_models.write_picture_bundle(path)
-
-
-@pytest.fixture(scope="session")
 def server(chat_bundle):
     """A server of the chat, and of its adapter."""
     adapters = [("poet", chat_bundle.parent / "poet.kva")]

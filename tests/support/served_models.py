@@ -1,9 +1,8 @@
-"""Tiny bundles to serve: a chat with tools, embeddings, speech, pictures."""
+"""Tiny bundles to serve: a chat with tools, embeddings, speech."""
 
 import json
 from pathlib import Path
 
-import joined_pictures
 import torch
 from encoder_models import build as build_encoder
 from family_templates import QWEN
@@ -114,9 +113,3 @@ def write_speech_bundle(path: Path) -> Path:
     WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
     export_hf(folder, recipe="cpu_fp32").save(path)
     return path
-
-
-def write_picture_bundle(path: Path) -> Path:
-    """Write a bundle of a chat with pictures."""
-    folder = joined_pictures.write_folder(path.parent / path.stem)
-    return joined_pictures.write_bundle(folder, path)

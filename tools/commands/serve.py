@@ -113,6 +113,7 @@ def _open(
         KvcError: as `load`, `Adapters.load` and `open_model`.
     """
     from kvc.serving.models.opening import open_model
+    from kvc.serving.models.text_model import TextModel
 
     program = stack.enter_context(load_bundle(served.path, loading))
     for name, file, _ in served.adapters:
@@ -121,6 +122,8 @@ def _open(
     scales = {name: scale for name, _, scale in served.adapters}
     model = open_model(served.name, program, limits, scales)
     stack.callback(model.close)
+    if isinstance(model, TextModel):
+        model.warm_up()
     return model
 
 

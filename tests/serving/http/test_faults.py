@@ -222,6 +222,61 @@ def test_a_long_embedding_does_not_hold_up_others(
         assert done
 
 
+def test_a_refused_body_may_not_go_on_for_ever(chat_bundle):
+    with running({"chat": chat_bundle}, limits(body=10, reading=0.5)) as server:
+        with server.connect() as connection:
+            connection.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
+            )
+            assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+            wait_for(lambda: not goes_on(connection))
+        assert server.ask("GET", "/health").status == 200
+
+
+def goes_on(connection):
+    """Whether a connection takes more bytes."""
+    try:
+        connection.sendall(b" ")
+    except OSError:
+        return False
+    return True
+
+
+def test_a_failure_within_a_stream_is_told_in_it(chat_bundle, monkeypatch):
+    from kvc.schema.errors import FileChanged
+    from kvc.serving.scheduling import Update
+
+    class Failing:
+        def cancel(self):
+            """End nothing."""
+
+    def submit(request, listener):
+        listener(Update("a", (5,)))
+        timer = threading.Timer(0.1, fail, (listener,))
+        timer.start()
+        return Failing()
+
+    def fail(listener):
+        listener(Update("b", (6,)))
+        listener(Update(ending="failed", error=FileChanged(path="/home/x.kvc")))
+
+    with running({"chat": chat_bundle}) as server:
+        model = server.service.catalog.models["chat"]
+        monkeypatch.setattr(model.scheduler, "submit", submit)
+        stream = server.client().chat.completions.create(stream=True, **GREEDY)
+        told = [next(stream).choices[0].delta.content for _ in range(3)]
+        assert told == ["", "a", "b"]
+        with pytest.raises(openai.APIError, match="changed while it was in use"):
+            next(stream)
+        body = json.dumps({**GREEDY, "stream": True}).encode()
+        answer = server.post("/v1/chat/completions", body)
+        assert answer.status == 200
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        whole = server.post("/v1/chat/completions", json.dumps(GREEDY).encode())
+        assert whole.status == 503
+
+
 def test_an_embedding_ends_with_its_time(chat_bundle, embedding_bundle, monkeypatch):
     bundles = {"chat": chat_bundle, "words": embedding_bundle}
     with running(bundles, limits(seconds=0.2)) as server:

@@ -21,8 +21,8 @@ TEXTS = ["Once upon a time", "a small compiler"]
 
 
 @pytest.fixture(scope="module")
-def server(embedding_bundle, speech_bundle, picture_bundle):
-    bundles = {"words": embedding_bundle, "ears": speech_bundle, "eyes": picture_bundle}
+def server(embedding_bundle, speech_bundle, joined_bundle):
+    bundles = {"words": embedding_bundle, "ears": speech_bundle, "eyes": joined_bundle}
     with running(bundles) as found:
         yield found
 
@@ -133,10 +133,10 @@ def message(*pictures, text="5 6"):
     return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
 
 
-def test_pictures_are_seen(client, picture_bundle):
+def test_pictures_are_seen(client, joined_bundle):
     given = {"model": "eyes", "max_tokens": 5, "temperature": 0}
     made = client.chat.completions.create(messages=message(url(picture(0))), **given)
-    with load(picture_bundle) as program, program.session(batch=1) as session:
+    with load(joined_bundle) as program, program.session(batch=1) as session:
         conversation = Conversation(
             session,
             tokenizer_of(program),

@@ -1,9 +1,11 @@
 """The files of the page: those of one folder, and no others."""
 
+import re
+
 import pytest
 
 from kvc.schema.errors import UnknownPath
-from kvc.serving.http.page_files import page_answer, read_page
+from kvc.serving.http.page_files import FOLDER, page_answer, read_page
 
 
 @pytest.fixture
@@ -42,3 +44,18 @@ def test_nothing_else_is_served(folder, name):
 
 def test_there_may_be_no_page(tmp_path):
     assert read_page(tmp_path / "nowhere") == {}
+
+
+def test_the_page_is_served_with_all_that_it_names(server):
+    answer = server.ask("GET", "/")
+    if not read_page():
+        assert answer.status == 404
+        return
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    named = re.findall(r'(?:src|href)="(page/[^"]+)"', answer.body.decode())
+    assert named
+    for name in named:
+        found = server.ask("GET", f"/{name}")
+        assert found.status == 200
+        assert found.body == (FOLDER / name.removeprefix("page/")).read_bytes()
+        assert found.headers["x-content-type-options"] == "nosniff"
