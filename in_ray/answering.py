@@ -60,7 +60,7 @@ class RayAnswering(Closing):
             ActorLost: an actor has not started.
             KvcError: an actor cannot load the bundle.
         """
-        self._ray, self._config, self._digest = find_ray(), config, digest
+        self._ray, self._config, self._digest = find_ray(), config.on_nodes(), digest
         self.running = self._places = 0
         self._waiting, self._done = deque[Row](), list[Outcome]()
         self._lost = Counter[int]()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -155,20 +154,13 @@ def _config(ray: Any, cluster: Cluster, shared: Shared) -> "BundleConfig":  # no
     if threads is None:
         each = -(-actors // max(1, len(able)))  # actors of a node
         threads = max(1, min(able, default=1) // each)
-    adapter = shared.loading.adapter
-    files = {name: str(Path(file).resolve()) for name, file in shared.adapters.items()}
     return BundleConfig(
-        model_source=str(Path(shared.bundle).resolve()),
+        model_source=shared.bundle,
         concurrency=actors,
         num_cpus=threads,
         sampling_params=shared.settings,
         limits=shared.limits,
-        adapters=files,
-        default_adapter=None if adapter is None else _absolute(adapter),
+        adapters=shared.adapters,
+        default_adapter=shared.loading.adapter,
         mode=shared.loading.mode,
     )
-
-
-def _absolute(adapter: tuple[str, float]) -> tuple[str, float]:
-    file, scale = adapter
-    return str(Path(file).resolve()), scale

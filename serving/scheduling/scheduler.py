@@ -69,7 +69,7 @@ class Scheduler(Closing):
         self._check(request)
         vocabulary = self._turns.rows.vocabulary
         matcher = matchers_of(self.program, request.settings, vocabulary)
-        job = Job(request, listener, matcher)
+        job = Job(request, listener, matcher, self._limits.interval)
         with self._changed:
             if self._closing:
                 raise Closed(kind="scheduler")

@@ -24,9 +24,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 KVC = Path(sys.executable).parent / "kvc"
-WORDS = (
-    ["the", "of", "and", "a", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with", "his", "they", "at"]
-)
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "a",
+    "to",
+    "in",
+    "is",
+    "you",
+    "that",
+    "it",
+    "he",
+    "was",
+    "for",
+    "on",
+    "are",
+    "as",
+    "with",
+    "his",
+    "they",
+    "at",
+]
 LOOP = "--one-loop"
 
 

@@ -394,6 +394,14 @@ def test_no_answer_waits_for_the_whole_prompt_of_another(programs):
         assert first.last.ending == "max_tokens"
 
 
+def test_updates_come_no_more_often_than_asked(programs):
+    program, many = programs["cache"], GenerationSettings(max_tokens=40)
+    with Scheduler(program, Limits(interval=1000.0)) as scheduler:
+        heard = ask(scheduler, PROMPT[:4], many)
+        assert_as_alone(program, heard, PROMPT[:4], many)
+    assert [len(update.tokens) for update in heard.updates] == [1, 39]
+
+
 def test_log_probabilities_are_those_of_generate(programs):
     program = programs["cache"]
     wanted = replace(SHORT, logprobs=2)
