@@ -130,15 +130,16 @@ class Turns:
         self.memory.close()
 
     def _drop_cancelled(self) -> None:
-        for job in self.waiting.take_if(lambda job: job.is_over):
-            self._end(job, "cancelled")
+        if len(self.waiting):
+            for job in self.waiting.take_if(lambda job: job.is_over):
+                self._end(job, "cancelled")
         for job in [one for one in self._admission.jobs.values() if one.is_over]:
             self._leave(job)
             self._end(job, "cancelled")
 
     def _begin(self) -> None:
         """Give rows to waiting jobs, in their order, as long as one can begin."""
-        began = True
+        began = len(self.waiting) > 0
         while began:
             began = False
             for job in self.waiting.in_turn(self._admission.counts()):
