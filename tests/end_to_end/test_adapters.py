@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from daily import only
+from daily import RARELY, only
+from hand_built import write_bundle
 from hf_folders import eager, random_tokens, save_folder, tiny_llama
 from hf_models import build
 from numpy.testing import assert_allclose, assert_array_equal
 from peft_adapters import adapted_logits, convert, save_adapter, told_by_peft
+from stateful_programs import linear_program
 from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from kvc.compiler import AdapterSlots, CacheConfig, export_hf
@@ -75,11 +77,12 @@ def last(logits) -> np.ndarray:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"use_rslora": True, "target_modules": LINEAR},
+        # What these say, the others say too.
+        pytest.param({}, marks=RARELY),
+        pytest.param({"use_rslora": True, "target_modules": LINEAR}, marks=RARELY),
         {"rank_pattern": {"layers.1.self_attn.q_proj": 2, "up_proj": 6}},
         {"alpha_pattern": {"^model.layers.0.mlp.*_proj": 1.5}, "r": 3},
-        {"use_dora": True},
+        pytest.param({"use_dora": True}, marks=RARELY),
         {"use_dora": True, "use_rslora": True, "target_modules": LINEAR},
         {"lora_bias": True},
         {"bias": "lora_only", "target_modules": LINEAR},
@@ -425,8 +428,8 @@ def test_an_adapter_with_gains_cannot_be_scaled(program, model, home, tmp_path):
 
 
 def test_a_bundle_without_slots_says_how_to_have_them(tmp_path, home):
-    export_hf(tiny_llama(), recipe="cpu_fp32").save(tmp_path / "plain.kvc")
-    with load(tmp_path / "plain.kvc") as program:
+    plain = write_bundle(tmp_path / "plain.kvc", linear_program())
+    with load(plain) as program:
         for ask in (
             lambda: program.adapters.load(home / "poet.kva"),
             lambda: program.session(adapter="poet"),

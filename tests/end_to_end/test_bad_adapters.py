@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,6 +37,17 @@ def home(tmp_path_factory) -> Path:
     with load(home / "m.kvc") as program:
         convert(home / "peft", program, home / "a.kva")
     return home
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> SimpleNamespace:
+    """Return a bundle with slots for DoRA, its model, and buffers before that."""
+    path = tmp_path_factory.mktemp("other") / "m.kvc"
+    model = tiny_llama(1, num_hidden_layers=1)
+    names = [name for name, _ in model.named_buffers()]
+    slots = AdapterSlots(1, rank=4, gains=True)
+    export_hf(model, recipe="cpu_fp32", adapters=slots).save(path)
+    return SimpleNamespace(path=path, model=model, buffers=names)
 
 
 @pytest.fixture
@@ -87,12 +99,8 @@ def test_other_files_are_told_apart(program, home, tmp_path):
     check_refused(program, home / "peft")
 
 
-def test_an_adapter_of_another_program_is_refused(program, home, tmp_path):
-    other = tiny_llama(1, num_hidden_layers=1)
-    export_hf(other, recipe="cpu_q8", adapters=AdapterSlots(1, rank=4)).save(
-        tmp_path / "other.kvc"
-    )
-    with load(tmp_path / "other.kvc") as loaded:
+def test_an_adapter_of_another_program_is_refused(program, home, other, tmp_path):
+    with load(other.path) as loaded:
         convert(home / "peft", loaded, tmp_path / "other.kva")
     text = check_refused(program, tmp_path / "other.kva")
     assert program.identity[:16] in text
@@ -232,13 +240,10 @@ def test_int8_matrices_of_almost_zeros_are_zeros(home, program):
         assert not stored[B].any()
 
 
-def test_dora_asks_for_the_model(home, tmp_path):
-    model = tiny_llama(num_hidden_layers=1)
-    slots = AdapterSlots(1, gains=True)
-    export_hf(model, recipe="cpu_fp32", adapters=slots).save(tmp_path / "m.kvc")
-    save_adapter(model, tmp_path / "dora", use_dora=True)
+def test_dora_asks_for_the_model(other, tmp_path):
+    save_adapter(other.model, tmp_path / "dora", use_dora=True)
     needs = pytest.raises(BadAdapter, match="needs the weights of the model")
-    with load(tmp_path / "m.kvc") as program, needs:
+    with load(other.path) as program, needs:
         read_peft(tmp_path / "dora", program._engine.program)
 
 
@@ -308,9 +313,8 @@ def test_models_that_cannot_have_slots_say_why():
         export_hf(model, recipe="cpu_fp32", adapters=slots)
 
 
-def test_the_model_stays_as_it_was():
-    model = tiny_llama(num_hidden_layers=1)
-    names = [name for name, _ in model.named_buffers()]
+def test_the_model_stays_as_it_was(other):
+    model = other.model
     with pytest.raises(KvcError):
         compile_program(
             model,
@@ -318,6 +322,5 @@ def test_the_model_stays_as_it_was():
             recipe="cpu_fp32",
             adapters=AdapterSlots(1),
         )
-    export_hf(model, recipe="cpu_fp32", adapters=AdapterSlots(1))
-    assert [name for name, _ in model.named_buffers()] == names
+    assert [name for name, _ in model.named_buffers()] == other.buffers
     assert not any(module._forward_hooks for module in model.modules())
