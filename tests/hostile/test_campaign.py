@@ -6,10 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile_seeds import write_seed
+from hostile_files import BUNDLES
+from hostile_seeds import SEEDS, write_seed
 from resident_memory import LINUX
 
 CAMPAIGN = Path(__file__).with_name("campaign.py")
+
+
+def test_each_seed_is_named():
+    assert list(SEEDS) == list(BUNDLES)
 
 
 @pytest.fixture

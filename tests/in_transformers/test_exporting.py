@@ -8,6 +8,7 @@ import sys
 import encoder_models
 import pytest
 import torch
+from daily import RARELY
 from hf_folders import change_json
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
@@ -42,6 +43,13 @@ def test_the_format_is_known_once_the_module_is_imported():
     assert isinstance(AutoHfExporter.from_config({"export_format": "kvc"}), KvcExporter)
 
 
+def test_a_format_that_is_not_registered_is_unknown(alone, monkeypatch):
+    monkeypatch.delitem(EXPORT_BACKENDS, "kvc")
+    with pytest.raises(ValueError, match="Unknown export format 'kvc'"):
+        ExportedModel.from_pretrained(alone.folder)
+
+
+@RARELY  # every day as above, in this process
 def test_a_process_that_has_not_imported_it_says_that_it_is_unknown(alone):
     code = (
         "from transformers.exporters import ExportedModel\n"

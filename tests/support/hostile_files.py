@@ -12,7 +12,6 @@ from typing import Protocol
 
 from hostile_beside import DataFiles, Sessions
 from hostile_cases import Seed, Verdict
-from hostile_seeds import SEEDS, write_seed
 from hostile_texts import TEXT_FILES
 
 
@@ -28,9 +27,16 @@ class Variants(Protocol):
     def try_case(self, number: int, folder: Path) -> Verdict: ...
 
 
+# The names of `hostile_seeds.SEEDS`, which takes seconds to import.
+BUNDLES = (
+    *("cpu_q8", "two recipes", "buckets", "loops", "xnnpack_q8", "int8 cache"),
+    *("rings", "int8 rings", "ragged", "ragged branches", "ragged rings"),
+    *("convolutions", "growing", "branches on cpu", "loops on cpu"),
+    *("xnnpack int8 cache", "torch", "vulkan", "vulkan rings"),
+)
 _BESIDE = {"session of ": Sessions, "data of ": DataFiles}
 NAMES = (
-    *SEEDS,
+    *BUNDLES,
     *TEXT_FILES,
     *(f"session of {x}" for x in ("growing", "int8 rings", "ragged rings", "cpu_q8")),
     *(f"data of {one}" for one in ("growing", "xnnpack_q8", "two recipes")),
@@ -54,6 +60,8 @@ def _bundle(name: str, folder: Path) -> Path:
     path = folder / "seeds" / f"{name}.kvc"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
+        from hostile_seeds import write_seed  # with torch and the compiler
+
         print(f"compiling {name}", file=sys.stderr)
         write_seed(name, path)
     return path
