@@ -89,6 +89,7 @@ OPTIONS = st.one_of(
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16)
 
 
+@every(2, "way", "kind")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
@@ -123,6 +124,7 @@ def test_rows_are_as_alone(
             assert draft.position.tolist() == target.position.tolist()
 
 
+@every(2, "way", "kind")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_turns_go_on_in_each_row(programs, open_rows, kind, way):
@@ -223,7 +225,7 @@ def test_leaving_early_leaves_rows_as_without_a_draft(open_rows, kind, way, coun
     assert list(one) == list(generate(lone, other.pending, max_tokens=5))
 
 
-@every(4, "at", "kind")
+@every(7, "at", "kind", "which", "late")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("at", range(1, 9))
 @pytest.mark.parametrize("which", ["target", "draft"])

@@ -12,7 +12,7 @@ def home(tmp_path_factory):
 
     from kvc.tools.cli import main
 
-    home, model = tmp_path_factory.mktemp("adapter"), tiny_llama()
+    home, model = tmp_path_factory.mktemp("adapter"), tiny_llama(num_hidden_layers=1)
     save_folder(home / "model", model)
     save_adapter(model, home / "poet")
     asked = "2,rank=4,dora"
@@ -26,7 +26,7 @@ def test_an_adapter_is_made_and_changes_what_is_generated(kvc, home, tmp_path):
     file = tmp_path / "poet.kva"
     made = kvc("adapter", home / "poet", "--base", home / "m.kvc", "-o", file)
     assert made.exit_code == 0, made.output
-    assert "14 layers, rank 4, " in made.output
+    assert "7 layers, rank 4, " in made.output
     prompt = " ".join(map(str, random_tokens(4)[0]))
     given = ("generate", home / "m.kvc", prompt, "-n", 6, "--temperature", 0)
     plain, adapted = kvc(*given), kvc(*given, "--adapter", file)
@@ -45,7 +45,7 @@ def test_the_same_folder_gives_the_same_bytes(kvc, home, tmp_path):
 
 
 def test_dora_takes_the_model_and_says_if_it_lacks(kvc, home, tmp_path):
-    save_adapter(tiny_llama(), tmp_path / "dora", use_dora=True)
+    save_adapter(tiny_llama(num_hidden_layers=1), tmp_path / "dora", use_dora=True)
     given = ("adapter", tmp_path / "dora", "--base", home / "m.kvc")
     output = ("-o", tmp_path / "d.kva")
     refused = kvc(*given, *output)
