@@ -1,6 +1,7 @@
 """Chats with hybrid models whose template leaves out a part of earlier answers."""
 
 import pytest
+from daily import only
 from hf_models import build
 
 from kvc.compiler.hugging_face import export_hf
@@ -31,6 +32,7 @@ def talk(program):
     return answers, read
 
 
+@only(name=["lfm2"])
 @pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2"])
 def test_a_turn_reads_what_is_new_alone(tmp_path, name, monkeypatch):
     export_hf(build(name), recipe="cpu_fp32").save(tmp_path / "hybrid.kvc")
@@ -42,6 +44,7 @@ def test_a_turn_reads_what_is_new_alone(tmp_path, name, monkeypatch):
     assert (read, all_read) == ([7, 9, 10, 9], [7, 15, 24, 32])
 
 
+@only(name=["lfm2", "gemma3_text"])
 @pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "gemma3_text"])
 def test_a_chat_goes_on_without_its_oldest_turns(tmp_path, name):
     export_hf(build(name), recipe="cpu_fp32").save(tmp_path / "hybrid.kvc")

@@ -220,7 +220,7 @@ def test_a_draft_s_guesses_are_undone_in_a_ring(llama, program_of):
         assert list(run) == wanted
 
 
-@only(recipe=("cpu_q8",))
+@only(recipe=("cpu_q8",), dtype=("int8",))
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("recipe", ["fp32", "cpu_q8", "cpu_q4", "xnnpack_q8"])
 def test_recipes_and_dtypes_of_caches_see_the_same(recipe, dtype, tmp_path):
