@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -138,8 +139,8 @@ def test_options_that_are_impossible_are_refused(arguments, said, tmp_path):
 
 
 def test_an_address_in_use_is_told(chat_bundle):
-    with serving(f"chat={chat_bundle}") as (_, told, _, _):
-        port = told[-1].rsplit(":", 1)[1]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
         done = CliRunner().invoke(main, ["serve", str(chat_bundle), "--port", port])
     assert done.exit_code == 1
     assert "in use" in done.output
