@@ -1,6 +1,8 @@
 """A tiny language model with a tokenizer of texts, whose sessions have several rows."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hf_folders import tiny_llama
 from small_tokenizers import byte_level
@@ -33,11 +35,23 @@ def write_wordy(path: Path, seed: int = 0, kind: str = "float32") -> Path:
         seed: the seed of the weights.
         kind: the dtype of the cache.
     """
-    folder = path.parent / f"{path.stem}_{seed}"
+    path.write_bytes(_bundle(seed, kind))
+    return path
+
+
+def write_folder(folder: Path, seed: int = 0) -> Path:
+    """Write a folder of transformers with the model and its tokenizer."""
     wordy_llama(seed).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(byte_level().to_str())
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
-    cache = CacheConfig(batch=ROWS, dtype=kind)
-    bundle = export_hf(folder, recipe="cpu_fp32", cache=cache, all_logits=True)
-    bundle.save(path)
-    return path
+    return folder
+
+
+@cache  # several files of tests need the same
+def _bundle(seed: int, kind: str) -> bytes:
+    with TemporaryDirectory() as made:
+        folder = write_folder(Path(made) / "model", seed)
+        caches = CacheConfig(batch=ROWS, dtype=kind)
+        bundle = export_hf(folder, recipe="cpu_fp32", cache=caches, all_logits=True)
+        bundle.save(folder / "model.kvc")
+        return (folder / "model.kvc").read_bytes()

@@ -15,7 +15,7 @@ from daily import RARELY, only
 from drafting_models import Summing, write_decoder, write_table
 from hand_built import write_bundle
 from ring_models import RingDecoder, Shape, ring_methods, text
-from wordy_models import write_wordy
+from wordy_models import write_folder, write_wordy
 
 from kvc.compiler import compile_program
 from kvc.compiler.hugging_face import export_hf
@@ -342,7 +342,7 @@ def test_log_probabilities_are_a_line_for_each_token(kvc, wordy):
 
 def test_a_model_for_chats_is_told_of_them(kvc, wordy, tmp_path):
     assert "kvc chat" not in kvc("generate", wordy, "Once", "-n", "1").stderr
-    folder = Path(wordy).parent / "wordy_0"
+    folder = write_folder(tmp_path / "wordy")
     (folder / "chat_template.jinja").write_text("{{ eos_token }}{{ messages }}")
     bundle = str(tmp_path / "chat.kvc")
     export_hf(folder, recipe="cpu_fp32").save(bundle)
