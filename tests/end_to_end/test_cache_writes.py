@@ -35,7 +35,7 @@ ODD = [
 ]
 
 
-@every(2, "name", always=ODD)
+@every(4, "name", always=ODD)
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_does_as_eager_does(tmp_path: Path, name: str) -> None:
     write, ops = WRITES[name]

@@ -240,7 +240,7 @@ ODD = [
 ]
 
 
-@every(2, "name", always=ODD)
+@every(4, "name", "recipe", always=ODD)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("recipe", ["fp32", "cpu_fp32"])
 def test_a_module_over_a_dynamic_size_is_equal_to_eager(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from daily import only
 from model_a import random_decoder
 from torch import nn
 
@@ -236,6 +237,7 @@ def sizes(request, tmp_path_factory):
 EQUAL = 1000  # bytes of norms that turn out to be equal
 
 
+@only(sizes=["cpu"])
 def test_as_many_weights_as_fit_are_int8_the_worst_first(tmp_path, sizes):
     backend, least, most = sizes
     path, before = tmp_path / "x.kvc", set[str]()

@@ -30,6 +30,7 @@ from contextlib import chdir
 import pytest
 import torch
 from click.testing import CliRunner
+from daily import RARELY
 from exported_models import model_of, tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 from transformers.exporters import AutoExportConfig, AutoHfExporter, ExportedModel
@@ -75,6 +76,7 @@ def test_a_command_compiles_what_a_class_opens(source, opened, tmp_path):
     assert torch.equal(found.generate(ids, **GREEDY), opened.generate(ids, **GREEDY))
 
 
+@RARELY  # every day as in `test_generating.py`, of an export
 def test_one_class_replaces_another(source):
     """By a recipe that does not round, tokens are those of the model."""
     made = [

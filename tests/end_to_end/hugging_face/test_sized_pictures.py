@@ -85,9 +85,9 @@ def test_logits_are_those_of_the_model_after_chunks_and_40_steps(bundle):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SIZED)
 def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
-    folder = write_folder(tmp_path / "folder", name)
+    folder = write_folder(tmp_path / "folder", name, layers=2)
     path = write_bundle(folder, tmp_path / "model.kvc", rows=1)
-    found = compare(path, model(name))
+    found = compare(path, model(name, layers=2))
     assert max(found.prefill, found.decode) < TOLERANCE
     assert found.control > NOTICED
     assert found.left == 0
@@ -97,7 +97,7 @@ def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
 def test_what_follows_tokens_stays_whole_beside_caches_of_another_dtype(
     tmp_path, dtype
 ):
-    folder = write_folder(tmp_path / "folder", layers=1)
+    folder = write_folder(tmp_path / "folder")
     path, cache = tmp_path / "model.kvc", CacheConfig(CAPACITY, dtype=dtype)
     export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=CHUNK).save(path)
     with load(path) as program, program.session() as session:
