@@ -60,11 +60,11 @@ class RayAnswering(Closing):
             ActorLost: an actor has not started.
             KvcError: an actor cannot load the bundle.
         """
-        self._ray, self._config, self._digest = find_ray(), config, digest
-        self.running = 0
+        self._ray, self._config, self._digest = find_ray(), config.on_nodes(), digest
+        self.running = self._places = 0
         self._waiting, self._done = deque[Row](), list[Outcome]()
         self._lost = Counter[int]()
-        self._actors = list[_Actor]()
+        self._actors, self._idle = list[_Actor](), list[_Actor]()
         self._calls = dict[Any, _Actor]()  # of Ray's references
         check_processors(self._ray, config, spare=0)
         self._remote = self._ray.remote(Worker).options(
@@ -83,7 +83,7 @@ class RayAnswering(Closing):
     @property
     def room(self) -> int:
         """Return how many more rows it takes now."""
-        return _AHEAD * sum(actor.room for actor in self._actors) - self.running
+        return _AHEAD * self._places - self.running
 
     def start(self, row: Row) -> None:
         """Take a row."""
@@ -114,7 +114,7 @@ class RayAnswering(Closing):
         """End the actors."""
         for actor in self._actors:
             self._ray.kill(actor.handle)
-        self._actors, self._calls = [], {}
+        self._actors, self._idle, self._calls = [], [], {}
 
     def _begin(self) -> None:
         """Start an actor; it takes rows when it is ready."""
@@ -135,40 +135,48 @@ class RayAnswering(Closing):
                 raise ActorLost(reason=f"no actor has started in {_START:.0f} s")
 
     def _hear(self, seconds: float | None) -> None:
-        """Wait for calls of actors to end, and read what they return.
+        """Wait for a call of an actor to end, and read what all ended ones return.
 
         Raises:
             ActorLost: there are no actors.
         """
         if not self._calls:
             raise ActorLost(reason="all actors are lost")
-        ended, _ = self._ray.wait(list(self._calls), timeout=seconds)
+        calls = list(self._calls)
+        ended, _ = self._ray.wait(calls, timeout=seconds)
+        if ended:
+            ended, _ = self._ray.wait(calls, num_returns=len(calls), timeout=0)
         for call in ended:
-            actor = self._calls.pop(call)
-            try:
-                found = self._ray.get(call)
-            except self._ray.exceptions.RayError as error:
-                self._lose(actor, error)
-                continue
-            if isinstance(found, Ready):
-                self._welcome(actor, found)
-                continue
-            for outcome in found:
-                del actor.held[outcome.number]
-                self._done.append(outcome)
+            self._read(call, self._calls.pop(call))
+
+    def _read(self, call: Any, actor: _Actor) -> None:  # noqa: ANN401  Ray's own type
+        """Read what a call of an actor returns, or lose the actor."""
+        try:
+            found = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            self._lose(actor, error)
+            return
+        self._idle.append(actor)
+        if isinstance(found, Ready):
+            self._welcome(actor, found)
+            return
+        for outcome in found:
+            del actor.held[outcome.number]
+            self._done.append(outcome)
 
     def _give(self) -> None:
         """Give waiting rows to actors that do not run a call, those with least first.
 
         An actor that has rows is called even without new ones, for their outcomes.
         """
-        busy = set(map(id, self._calls.values()))
-        idle = [actor for actor in self._actors if id(actor) not in busy]
+        idle, self._idle = self._idle, []
         for actor in sorted(idle, key=lambda one: len(one.held)):
             rows = self._rows_for(actor)
             actor.held |= {row.number: row for row in rows}
             if actor.held:
                 self._calls[actor.handle.exchange.remote(rows)] = actor
+            else:
+                self._idle.append(actor)
 
     def _rows_for(self, actor: _Actor) -> list[Row]:
         """Return the rows that an actor is given now.
@@ -201,6 +209,7 @@ class RayAnswering(Closing):
                 found=ready.digest[:16],
             )
         actor.room = ready.room
+        self._places += ready.room
 
     def _lose(self, actor: _Actor, error: Exception) -> None:
         """Give the rows of a lost actor to others, and start one in its place.
@@ -218,6 +227,7 @@ class RayAnswering(Closing):
             if not self._actors:
                 raise ActorLost(reason=f"an actor has not started: {cause}")
             return  # the others go on
+        self._places -= actor.room
         for row in reversed(actor.held.values()):
             self._lost[row.number] += 1
             if self._lost[row.number] < _MOST_LOST:

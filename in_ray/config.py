@@ -1,7 +1,8 @@
 """`BundleConfig`: which bundle answers, on how many actors, with what limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kvc.runtime import Program, load
 from kvc.runtime.generation import Arguments
@@ -77,6 +78,16 @@ class BundleConfig:
             return self.concurrency
         return self.concurrency, self.concurrency
 
+    def on_nodes(self) -> "BundleConfig":
+        """Return the same settings with whole paths: actors run in other folders."""
+        default = self.default_adapter
+        return replace(
+            self,
+            model_source=_whole(self.model_source),
+            adapters={name: _whole(file) for name, file in self.adapters.items()},
+            default_adapter=default and (_whole(default[0]), default[1]),
+        )
+
     def opened(self) -> tuple[Program, Prompts]:
         """Load the bundle and its adapters, in the process of an actor.
 
@@ -99,3 +110,7 @@ class BundleConfig:
             program.close()
             raise
         return program, prompts
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).absolute())

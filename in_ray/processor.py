@@ -57,7 +57,7 @@ class Processor:
         postprocess_map_kwargs: Mapping[str, Any],
     ) -> None:
         """Remember the settings; nothing is loaded here."""
-        self.config = config
+        self.config = config.on_nodes()
         self._before = _Preparing(preprocess), preprocess_map_kwargs
         self._after = postprocess, postprocess_map_kwargs
 

@@ -12,8 +12,7 @@ from kvc.ray.config import BundleConfig
 from kvc.schema.frozen import frozen
 from kvc.serving.batch import Answering, Outcome, Row
 
-_WAIT: Final = 1.0  # seconds for the first outcome
-_GATHER: Final = 0.01  # seconds for outcomes that end soon after it
+_GATHER: Final = 1.0  # seconds in which outcomes of one call may end
 
 
 @frozen
@@ -48,22 +47,23 @@ class Worker:
 
         program, prompts = self._config.opened()
         self._answering = Answering(program, prompts, self._config.limits)
-        room = 2 * self._answering.room  # the second half waits on this side
         node = ray.get_runtime_context().get_node_id()
-        return Ready(program.digest, room, node)
+        return Ready(program.digest, self._answering.room, node)
 
     def exchange(self, rows: Sequence[Row]) -> Sequence[Outcome]:
         """Take rows; return outcomes, of which there may be none yet.
 
-        Rows that the scheduler has no room for wait until others have ended.
+        So that a driver of many actors has few calls, outcomes are gathered for a
+        second, while other rows run and wait.
         """
-        found = list[Outcome]()
+        found, until = list[Outcome](), time.monotonic() + _GATHER
         for row in rows:
-            while self._answering.room < 1:
-                found += self._answering.take(None)
             self._answering.start(row)
-        if not found and self._answering.running:
-            found += self._answering.take(_WAIT)
-            time.sleep(_GATHER if found else 0.0)
+        enough = self._answering.running // 2  # the rest waits while these are told
+        while self._answering.running and len(found) <= enough:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            found += self._answering.take(left)
         found += self._answering.take(0)
         return found

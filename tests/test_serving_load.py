@@ -6,6 +6,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,7 @@ def test_figures_of_three_answers_are_those_worked_out_by_hand():
         answer(10.5, [], 0, failure="status 500: no"),
         answer(10.5, [10.9, 11.9], 5),
     ]
-    found = figures_of(answers, 2, 4, Took(3.0, 0.5, 1e6))
+    found = figures_of(answers, 2, 4, Took(3.0, 0.5, 0.2, 1e6))
     assert (found.requests, found.failures, found.short) == (4, 1, 1)
     assert found.tokens == 12
     assert found.seconds == pytest.approx(3.3)
@@ -65,7 +67,8 @@ def test_figures_of_three_answers_are_those_worked_out_by_hand():
     assert found.gap_s == pytest.approx(0.5)  # of 0.5, 0.5, 0.5, 0.1, 3 and 1
     assert found.worst_gap_s == pytest.approx(3.0)
     assert found.reused == pytest.approx(50 / 300)
-    assert (found.server_s, found.client_s, found.peak_nbytes) == (3.0, 0.5, 1e6)
+    assert (found.server_s, found.client_s, found.others_s) == (3.0, 0.5, 0.2)
+    assert found.peak_nbytes == 1e6
     assert found.why == ("status 500: no",)
 
 
@@ -108,7 +111,7 @@ def rounds_of(*speeds):
     told = []
     for served, alone in speeds:
         one = answer(0.0, [1.0, 2.0], served + 1)
-        loads = {"1": figures_of([one], 1, 4, Took(1.0, 1.0, 1e6))}
+        loads = {"1": figures_of([one], 1, 4, Took(1.0, 1.0, 1.0, 1e6))}
         told.append({"loads": loads, "alone_per_s": alone})
     return told
 
@@ -118,14 +121,17 @@ def test_rounds_in_which_llama_server_is_slow_are_void():
     from serving_reports import load_report
 
     kvc = rounds_of((20, 25), (30, 30), (30, 100))
-    found = {"kvc": kvc, "llama-server": rounds_of((10, 10), (79, 100), (8, 10))}
+    found = {"kvc": kvc, "llama-server": rounds_of((10, 10), (79, 100), (8, 7))}
     assert "VOID: round 2 of 3." in one_report(found)
     # Of the answers' tokens in 2 seconds: 21 / 11 and 31 / 9.
     assert "kvc / llama-server: tokens/s 2.68 (1.91 to 3.44)" in load_report(found)
-    found["llama-server"] = rounds_of((7, 10), (7, 10), (7, 10))
+    found["llama-server"] = rounds_of((7, 10), (7, 10), (13, 10))
     assert "VOID: round 1, 2, 3 of 3." in one_report(found)
     assert "no round can be compared" in load_report(found)
     assert "VOID" not in one_report({"kvc": kvc})
+    assert "Unchecked" not in load_report(found)
+    bare = {name: [{"loads": one["loads"]} for one in found[name]] for name in found}
+    assert "Unchecked" in load_report(bare)
 
 
 def test_words_are_counted_as_the_server_counts_them():
@@ -141,7 +147,9 @@ def test_words_are_counted_as_the_server_counts_them():
 
 
 def test_a_command_of_a_process_is_watched():
-    from serving_processes import peak_nbytes, processor_seconds
+    from serving_processes import busy_seconds, peak_nbytes, processor_seconds
+
+    before = busy_seconds()
 
     work = (
         "import time; kept = bytearray(50_000_000); end = time.process_time() + 0.3\n"
@@ -154,6 +162,7 @@ def test_a_command_of_a_process_is_watched():
     with subprocess.Popen(shell, **pipes) as process:
         process.stdout.readline()
         assert 0.3 <= processor_seconds(process.pid) < 3
+        assert busy_seconds() - before >= 0.25
         assert 50e6 < peak_nbytes(process.pid) < 150e6
         process.communicate(b"\n")
     assert processor_seconds(os.getpid()) > 0
@@ -187,6 +196,9 @@ def test_failures_are_told_by_the_servers_sentence(place, desk):
     found = [asyncio.run(ask(place, CHAT, {})).failure for _ in range(3)]
     told = ["status 503: Too many wait.", "Out of memory.", "the answer has no text"]
     assert found == told
+    desk.replies.append(Reply(late, hold=threading.Event()))
+    short = replace(place, seconds=0.2)
+    assert asyncio.run(ask(short, CHAT, {})).failure == "not ended after 0.2 s"
     nobody = Place("127.0.0.1", 1)
     assert "ConnectionRefused" in asyncio.run(ask(nobody, CHAT, {})).failure
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -32,8 +31,8 @@ class Cluster:
     """A cluster of Ray.
 
     Attributes:
-        address: its address; None for what RAY_ADDRESS says, or else a cluster of this
-            machine that ends with the command.
+        address: its address; None for what RAY_ADDRESS says, else a cluster that runs
+            on this machine, else one that ends with the command.
         actors: the number of actors; None for one on each node.
     """
 
@@ -54,8 +53,9 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--address",
         metavar="HOST:PORT",
-        help="The address of the cluster, auto for one that runs here.  [default: that "
-        "of RAY_ADDRESS, or a cluster of this machine for the time of the command]",
+        help="The address of the cluster; local for one of this machine that ends with "
+        "the command.  [default: that of RAY_ADDRESS, else one that runs here, else "
+        "local]",
     )
     @click.option(
         "--actors",
@@ -154,20 +154,13 @@ def _config(ray: Any, cluster: Cluster, shared: Shared) -> "BundleConfig":  # no
     if threads is None:
         each = -(-actors // max(1, len(able)))  # actors of a node
         threads = max(1, min(able, default=1) // each)
-    adapter = shared.loading.adapter
-    files = {name: str(Path(file).resolve()) for name, file in shared.adapters.items()}
     return BundleConfig(
-        model_source=str(Path(shared.bundle).resolve()),
+        model_source=shared.bundle,
         concurrency=actors,
         num_cpus=threads,
         sampling_params=shared.settings,
         limits=shared.limits,
-        adapters=files,
-        default_adapter=None if adapter is None else _absolute(adapter),
+        adapters=shared.adapters,
+        default_adapter=shared.loading.adapter,
         mode=shared.loading.mode,
     )
-
-
-def _absolute(adapter: tuple[str, float]) -> tuple[str, float]:
-    file, scale = adapter
-    return str(Path(file).resolve()), scale

@@ -134,6 +134,7 @@ def _serving(
     max_rows: int | None,
     max_ram: str | None,
     max_stall: float,
+    interval: float,
     capacity: int | None,
     max_tokens: int,
     max_queue: int,
@@ -153,6 +154,7 @@ def _serving(
         nbytes=ram,
         queue=max_queue,
         stall=max_stall / 1000,
+        interval=interval / 1000,
         capacity=capacity,
     )
     http = HttpLimits(
@@ -239,6 +241,14 @@ _OPTIONS: Final[dict[str, Callable[[Callable[..., None]], Callable[..., None]]]]
         show_default=True,
         metavar="MS",
         help="Let new prompts hold up running answers for at most MS milliseconds.",
+    ),
+    "interval": click.option(
+        "--interval",
+        type=Number(0, 60_000),
+        default=20,
+        show_default=True,
+        metavar="MS",
+        help="Send the tokens of MS milliseconds together; 0 sends each at once.",
     ),
     "capacity": click.option(
         "--capacity",

@@ -69,7 +69,7 @@ class Scheduler(Closing):
         self._check(request)
         vocabulary = self._turns.rows.vocabulary
         matcher = matchers_of(self.program, request.settings, vocabulary)
-        job = Job(request, listener, matcher)
+        job = Job(request, listener, matcher, self._limits.interval)
         with self._changed:
             if self._closing:
                 raise Closed(kind="scheduler")
@@ -139,10 +139,11 @@ class Scheduler(Closing):
         turns, prepares = self._turns, True
         try:
             while self._take(wait=not prepares):
-                if turns.is_idle:
-                    prepares = turns.prepare()
-                else:
+                try:
+                    prepares = turns.prepare() if turns.is_idle else prepares
                     turns.turn()
+                except Exception as error:  # the thread must not end
+                    turns.recover(error)
             turns.end_all("cancelled")
         finally:
             turns.close()

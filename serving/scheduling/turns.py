@@ -19,7 +19,7 @@ from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.image_prefill import picturing_of
 from kvc.runtime.generation.logits import Logits
 from kvc.runtime.generation.picture_places import places_of
-from kvc.schema.errors import KernelFailed, KvcError, Poisoned
+from kvc.schema.errors import KvcError, Poisoned, RequestFailed
 from kvc.serving.scheduling.admission import Admission
 from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.limits import Limits
@@ -105,6 +105,15 @@ class Turns:
             **dict(self.counts),
         )
 
+    def recover(self, error: Exception) -> None:
+        """Begin anew after a defect: end what runs; what waits goes on."""
+        jobs = list(self._admission.jobs.values())
+        self._admission.jobs.clear()
+        for job in jobs:
+            self._end(job, "failed", _defect(error))
+        self.rows.mend()
+        self._admission.forget()
+
     def end_all(self, ending: Ending, error: KvcError | None = None) -> None:
         """End every job, running or waiting."""
         for job in list(self._admission.jobs.values()):
@@ -121,23 +130,25 @@ class Turns:
         self.memory.close()
 
     def _drop_cancelled(self) -> None:
-        for job in self.waiting.take_if(lambda job: job.is_over):
-            self._end(job, "cancelled")
+        if len(self.waiting):
+            for job in self.waiting.take_if(lambda job: job.is_over):
+                self._end(job, "cancelled")
         for job in [one for one in self._admission.jobs.values() if one.is_over]:
             self._leave(job)
             self._end(job, "cancelled")
 
     def _begin(self) -> None:
         """Give rows to waiting jobs, in their order, as long as one can begin."""
-        began = True
+        began = len(self.waiting) > 0
         while began:
             began = False
             for job in self.waiting.in_turn(self._admission.counts()):
                 try:
                     began = self._admission.begin(job)
-                except KvcError as error:
+                except Exception as error:
                     self.waiting.remove(job)
-                    self._end(job, "failed", error)
+                    told = error if isinstance(error, KvcError) else _defect(error)
+                    self._end(job, "failed", told)
                     began = True
                     break
                 if began:
@@ -249,12 +260,7 @@ class Turns:
         except KvcError as error:
             self._fail(jobs, error)
         except Exception as error:  # a defect of kvc, which must not end the thread
-            reason = f"{type(error).__name__}: {error}"
-            failed = KernelFailed(
-                method="serving", index=0, op="a request", place="", reason=reason
-            )
-            failed.__cause__ = error
-            self._fail(jobs, failed)
+            self._fail(jobs, _defect(error))
         return None
 
     def _fail(self, jobs: list[Job], error: KvcError) -> None:
@@ -283,3 +289,10 @@ class Turns:
 
     def _count(self, **added: int) -> None:
         self.counts.update(added)
+
+
+def _defect(error: Exception) -> KvcError:
+    """Return an error of kvc's for one that kvc should not have raised."""
+    made = RequestFailed(reason=f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

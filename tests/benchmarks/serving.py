@@ -15,8 +15,10 @@ have as many tokens as asked for: llama-server is told `ignore_eos`, kvc
 and ratios of the same rounds, or with `--json` all rounds as JSON.
 
 A comparison with llama-server is void in rounds in which one client gets less than 0.8
-of what llama-bench makes: `--one` measures that, says so, and leaves such rounds out of
-ratios. kvc's one client is measured beside `kvc bench` in the same way.
+of what llama-bench makes, or more than 1.25: `--one` measures that, says so, and leaves
+such rounds out of ratios. kvc's one client is measured beside `kvc bench`. The column
+`others s` is processor time of other processes: two threads that wait for each other,
+as llama.cpp's, become ten times slower where others want the same cores.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from urllib.parse import urlsplit
 
 from serving_client import Place
@@ -84,6 +86,7 @@ def measure(options: argparse.Namespace) -> Found:
         for start in turn:
             name = start.name if start else options.url
             with served(start, options) as (place, pid):
+                place = replace(place, seconds=options.timeout)
                 load.count_words(place)
                 if options.turns:
                     told: Told = turn_times(load, place, number)
@@ -133,6 +136,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     add("--completions", action="store_true", help="without a chat template")
     add("--turns", action="store_true", help="two turns of a chat of one client")
     add("--one", action="store_true", help="one client against the bare model")
+    add("--timeout", type=float, default=600.0, help="seconds of one answer")
     add("--json", action="store_true")
     options = parser.parse_args(arguments)
     _check(parser, options)

@@ -43,6 +43,8 @@ class Place:
 
     Attributes:
         extra: fields for the body that this server alone knows.
+        key: the API key, "" for none.
+        seconds: after how many seconds an answer that has not ended is a failure.
     """
 
     host: str
@@ -50,6 +52,7 @@ class Place:
     model: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)
     key: str = ""
+    seconds: float = 600.0
 
 
 async def ask(place: Place, path: str, body: Mapping[str, object]) -> Answered:
@@ -59,16 +62,23 @@ async def ask(place: Place, path: str, body: Mapping[str, object]) -> Answered:
         whole["model"] = place.model
     answered = Answered(begun=time.perf_counter())
     try:
-        reader, writer = await _sent(place, "POST", path, json.dumps(whole).encode())
-        try:
-            await _read_answer(reader, answered)
-        finally:
-            writer.close()
+        async with asyncio.timeout(place.seconds):
+            await _exchange(place, path, json.dumps(whole).encode(), answered)
+    except TimeoutError:
+        answered.failure = f"not ended after {place.seconds:g} s"
     except (OSError, asyncio.IncompleteReadError, ValueError) as error:
         answered.failure = f"{type(error).__name__}: {error}"
     if not answered.failure and not answered.pieces:
         answered.failure = "the answer has no text"
     return answered
+
+
+async def _exchange(place: Place, path: str, body: bytes, answered: Answered) -> None:
+    reader, writer = await _sent(place, "POST", path, body)
+    try:
+        await _read_answer(reader, answered)
+    finally:
+        writer.close()
 
 
 async def get(place: Place, path: str) -> tuple[int, bytes]:

@@ -20,11 +20,13 @@ class Took:
     Attributes:
         server_s: processor seconds of the server and its children.
         client_s: processor seconds of the load generator.
+        others_s: processor seconds of all other processes of the machine.
         peak_nbytes: the most resident memory of the server.
     """
 
     server_s: float = math.nan
     client_s: float = math.nan
+    others_s: float = math.nan
     peak_nbytes: float = math.nan
 
 
@@ -49,6 +51,7 @@ class Figures:
         worst_gap_s: the longest of these times.
         server_s: processor seconds of the server.
         client_s: processor seconds of the load generator.
+        others_s: processor seconds of all other processes of the machine.
         peak_nbytes: the most resident memory of the server.
         why: the first failures.
     """
@@ -69,6 +72,7 @@ class Figures:
     worst_gap_s: float
     server_s: float
     client_s: float
+    others_s: float
     peak_nbytes: float
     why: tuple[str, ...] = ()
 
@@ -158,13 +162,13 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def comparable_rounds(served: Sequence[float], alone: Sequence[float]) -> list[int]:
-    """Return the rounds in which one client got 0.8 of what the bare model makes.
+    """Return the rounds in which one client got 0.8 to 1.25 of the bare model's speed.
 
-    In other rounds the server was badly set up, or the machine was not its own: nothing
-    is a comparison with it.
+    With less the server was badly set up. With more the machine was busy with others
+    while the bare model ran, and may have been so at any time of the round.
     """
-    pairs = enumerate(zip(served, alone, strict=True))
-    return [number for number, (a, b) in pairs if a >= 0.8 * b]
+    shares = enumerate(a / b for a, b in zip(served, alone, strict=True))
+    return [number for number, share in shares if 0.8 <= share <= 1.25]
 
 
 COLUMNS: Mapping[str, tuple[str, float, int]] = {  # field -> title, factor, decimals
@@ -176,6 +180,7 @@ COLUMNS: Mapping[str, tuple[str, float, int]] = {  # field -> title, factor, dec
     "worst_gap_s": ("worst ms", 1e3, 0),
     "server_s": ("CPU s", 1, 2),
     "client_s": ("client s", 1, 2),
+    "others_s": ("others s", 1, 2),
     "peak_nbytes": ("peak MB", 1e-6, 0),
     "failures": ("failed", 1, 0),
     "short": ("short", 1, 0),

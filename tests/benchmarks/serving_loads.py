@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from serving_client import CHAT, COMPLETIONS, Answered, Place, ask
 from serving_figures import Took, figures_of
-from serving_processes import peak_nbytes, processor_seconds
+from serving_processes import busy_seconds, peak_nbytes, processor_seconds
 from serving_prompts import Counting, counting, text
 
 Told = dict[str, Any]
@@ -107,19 +107,21 @@ def load_figures(load: Load, place: Place, pid: int | None, number: int) -> Told
     """Return the figures of a server for each number of clients, in a round."""
     loads = {}
     for count in load.clients:
-        before, own = _seconds(pid), time.process_time()
+        before = _clocks(pid)
         answers = asyncio.run(_clients(load, place, count, number))
-        took = Took(
-            _seconds(pid) - before,
-            time.process_time() - own,
-            peak_nbytes(pid) if pid else float("nan"),
+        server, client, busy = (
+            b - a for a, b in zip(before, _clocks(pid), strict=True)
         )
+        peak = peak_nbytes(pid) if pid else float("nan")
+        took = Took(server, client, max(0.0, busy - server - client), peak)
         loads[str(count)] = figures_of(answers, count, load.answer, took)
     return {"loads": loads}
 
 
-def _seconds(pid: int | None) -> float:
-    return processor_seconds(pid) if pid else float("nan")
+def _clocks(pid: int | None) -> tuple[float, float, float]:
+    """Return processor seconds: of the server, of this process, of the machine."""
+    server = processor_seconds(pid) if pid else float("nan")
+    return server, time.process_time(), busy_seconds()
 
 
 async def _clients(load: Load, place: Place, count: int, number: int) -> list[Answered]:

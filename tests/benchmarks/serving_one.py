@@ -63,6 +63,6 @@ def _verdict(found: Mapping[str, Sequence[Told]]) -> list[str]:
     numbers = ", ".join(str(number + 1) for number in void)
     return [
         f"VOID: round {numbers} of {count}. In them llama-server with one client made "
-        "less than 0.8 of what llama-bench makes: it is badly set up here, or the "
-        "machine was busy. Ratios are of other rounds alone."
+        "less than 0.8 of what llama-bench makes, or more than 1.25: it is badly set "
+        "up here, or the machine was busy. Ratios are of other rounds alone."
     ]

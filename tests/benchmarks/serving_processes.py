@@ -66,6 +66,13 @@ def processor_seconds(pid: int) -> float:
     return total / TICKS
 
 
+def busy_seconds() -> float:
+    """Return the processor time that all processes of the machine have taken."""
+    first = Path("/proc/stat").read_text("ascii").split("\n", 1)[0]
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, first.split()[1:])
+    return (user + nice + system + irq + softirq + steal) / TICKS
+
+
 def peak_nbytes(pid: int) -> int:
     """Return the most resident memory of a process and its children, in bytes."""
     total = 0

@@ -10,6 +10,10 @@ from serving_loads import Told
 from serving_one import standing_rounds
 
 KVC, LLAMA = "kvc", "llama-server"
+COMPARED = (
+    "tokens_per_s", "one_per_s", "first_s", "first_95_s", "gap_s", "worst_gap_s",
+    "server_s", "peak_nbytes",
+)  # fmt: skip
 
 
 def load_report(found: Mapping[str, Sequence[Told]]) -> str:
@@ -27,6 +31,8 @@ def load_report(found: Mapping[str, Sequence[Told]]) -> str:
         why = {reason for each in rounds.values() for fig in each for reason in fig.why}
         parts += [f"failed: {reason}" for reason in sorted(why)]
         parts.append("")
+    if LLAMA in found and "alone_per_s" not in found[LLAMA][0]:
+        parts.append("Unchecked: measure with --one whether the comparison stands.")
     return "\n".join(parts)
 
 
@@ -49,7 +55,8 @@ def ratios(
     if not standing:
         return ["kvc / llama-server: no round can be compared"]
     told = []
-    for name, (title, _, _) in list(COLUMNS.items())[:-2]:
+    for name in COMPARED:
+        title = COLUMNS[name][0]
         ours, theirs = (
             [getattr(rounds[n][number], name) for number in standing]
             for n in (KVC, LLAMA)

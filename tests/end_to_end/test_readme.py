@@ -6,6 +6,7 @@ Commands, and what compiles the demo, run in this process, which has torch alrea
 import ast
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -49,7 +50,11 @@ GENERATING, _FORM, ROWS, BEAMS, DRAFTING, *_ = examples(  # others run elsewhere
 )  # test_transcribing.py runs the last
 COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
 TALKING, KEPT, _TOOLS, RECORDING = examples("tools/COMMANDS.md", "python")
+(PROMPTS,) = examples("serving/batch/BATCH.md", "json")
+BATCH, AGAIN = examples("serving/batch/BATCH.md", "sh")
+(OVER_RAY,) = examples("serving/batch/BATCH.md", "python")
 (FORKING,) = examples("runtime_py/memory/README.md", "python")
+(SCHEDULED,) = examples("serving/scheduling/README.md", "python")
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
 
 
@@ -132,6 +137,10 @@ def test_its_commands_do_what_it_does(first):
     assert told.endswith(f"{first.text}\n")
 
 
+def test_a_request_is_scheduled(first):
+    assert len(run_here(first.folder, SCHEDULED)) == 24
+
+
 def test_a_model_without_state_is_compiled_and_called(tmp_path):
     shown = "\nprint(y.shape)\n"
     assert run_here(tmp_path, PLAIN + shown) == "(4, 2)\n"
@@ -165,6 +174,31 @@ def test_the_runtime_s_page_generates(first):
 def test_the_page_of_forks_shares_a_prefix(first):
     told = run(first.folder, FORKING)
     assert ": position 24 of 1024> SessionResidency(" in told
+
+
+def test_the_page_of_batches_answers_prompts(first):
+    (first.folder / "prompts.jsonl").write_text(PROMPTS)
+    for line in (BATCH, AGAIN):
+        _, *words = shlex.split(line)
+        with contextlib.chdir(first.folder):
+            done = CliRunner().invoke(main, words)
+        assert done.exit_code == 1, done.output  # one of them has failed
+        found = (first.folder / "answers.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in found]
+        assert [row["id"] for row in rows] == ["fib", 2, 3, 4]
+        assert [row.get("num_generated_tokens") for row in rows[:2]] == [40, 20]
+        assert "did you mean 'temperature'?" in rows[3]["error"]["message"]
+
+
+@pytest.mark.exhaustive
+def test_the_page_of_batches_has_a_step_of_ray_data(first):
+    pytest.importorskip("ray.data")
+    told = run(first.folder, OVER_RAY)
+    assert sorted(re.findall(r"'name': '(\w+)', 'text'", told)) == [
+        "add",
+        "pop",
+        "push",
+    ]
 
 
 def test_the_page_of_the_tools_talks(first):

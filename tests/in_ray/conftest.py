@@ -16,6 +16,7 @@ def cluster():
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"}
     with warnings.catch_warnings(action="ignore"):
         ray.init(
+            address="local",
             num_cpus=PROCESSORS,
             include_dashboard=False,
             log_to_driver=False,

@@ -43,14 +43,14 @@ def folders(tmp_path):
 def test_a_killed_run_over_actors_goes_on_to_the_bytes_of_one_process(folders, bundle):
     here, there = folders
     assert batch(here, bundle).wait() == 0
-    running = batch(there, bundle, "--ray", "--actors", 2, "--max-rows", 1)
+    running = batch(there, bundle, "--ray", "--address", "local", "--max-rows", 1)
     journal = there / "out.jsonl.journal"
     while not journal.exists() or journal.read_bytes().count(b"\n") < 5:
         assert running.poll() is None
     running.kill()
     running.communicate()
     assert 5 <= journal.read_bytes().count(b"\n") < 61
-    running = batch(there, bundle, "--ray", "--resume")
+    running = batch(there, bundle, "--ray", "--address", "local", "--resume")
     told = running.communicate()[1].decode()
     assert running.returncode == 0, told
     assert "done before stay" in told

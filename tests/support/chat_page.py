@@ -1,5 +1,6 @@
 """What readers of the chat page do, for tests in a browser."""
 
+from chat_server import Desk
 from chromium import Page
 
 ENDED = "document.querySelector('#stop').hidden"
@@ -18,3 +19,8 @@ def ask(page: Page, text: str) -> None:
     before = page.run("return document.querySelectorAll('.answer').length")
     say(page, text)
     page.wait(f"document.querySelectorAll('.answer').length > {before} && {ENDED}")
+
+
+def asked(desk: Desk) -> list[tuple[str, object]]:
+    """Return the roles and contents of the messages of the last request."""
+    return [(one["role"], one["content"]) for one in desk.asked[-1]["messages"]]

@@ -5,6 +5,7 @@ with a strict content policy, and no model.
 """
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import kvc.serving.http
-
-PAGE = Path(kvc.serving.http.__file__).parent / "page"
+PAGE = Path(__file__).parents[2] / "serving/http/page"
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; "
 POLICY += "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript",
@@ -164,14 +163,22 @@ def _paused(reply: Reply) -> Iterator[bytes]:
         yield piece
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of browsers that leave."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class ChatServer:
     """A stand-in that listens on a free port of this machine."""
 
     def __init__(self) -> None:
         self.desk = Desk()
         handler = type("Handler", (_Handler,), {"desk": self.desk})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
         serve = {"poll_interval": 0.05}
         self._thread = threading.Thread(

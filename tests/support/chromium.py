@@ -158,7 +158,7 @@ class Page:
             raise ScriptError(f"{told}\nin\n{script}")
         return done["result"].get("value")
 
-    def wait(self, condition: str, seconds: float = 20) -> None:
+    def wait(self, condition: str, seconds: float = 60) -> None:
         """Wait until an expression is true.
 
         Raises:

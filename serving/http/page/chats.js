@@ -101,14 +101,14 @@ export function keptChats() {
   return chats.sort((a, b) => b.changed - a.changed);
 }
 
-/** Keep a chat; return whether all of it had room. Pictures are left out first. */
+/** Keep a chat, without its pictures if need be; return what had no room, "" if all had. */
 export function keep(chat) {
-  if (!Object.keys(chat.nodes).length) return true;
-  if (stored(PREFIX + chat.id, chat)) return true;
+  if (!Object.keys(chat.nodes).length) return "";
+  if (stored(PREFIX + chat.id, chat)) return "";
   const nodes = Object.entries(chat.nodes).map(([id, { pictures, ...rest }]) =>
     [id, pictures?.length ? { ...rest, lost: pictures.length } : rest]);
-  stored(PREFIX + chat.id, { ...chat, nodes: Object.fromEntries(nodes) });
-  return false;
+  const bare = { ...chat, nodes: Object.fromEntries(nodes) };
+  return stored(PREFIX + chat.id, bare) ? "the pictures of this chat" : "this chat";
 }
 
 export function keepSettings(settings) {

@@ -11,7 +11,7 @@ import { add, choose, forget, isKeyOfChat, keep, keepSettings, keptChats, newCha
 import { byId, element, fit, iconButton, isSending, notice } from "./elements.js";
 import { viewOf } from "./messages.js";
 import { Pictures } from "./pictures.js";
-import { business, isReady, listModels } from "./server.js";
+import { business, listModels } from "./server.js";
 import { isAnySet, openSettings } from "./settings.js";
 
 const MODEL = "kvc.model";
@@ -100,7 +100,7 @@ async function answer(parent) {
   const draw = drawing(own, node);
   await write(own, node, stopper.signal, draw);
   running.delete(own.id);
-  save(own);
+  if (chats.includes(own)) save(own); // else it was deleted in the meantime
   if (own === chat) following(showAll);
   else showChats();
   look();
@@ -176,7 +176,8 @@ function send() {
 }
 
 function save(one) {
-  if (!keep(one)) notice("This chat's pictures have no room in the browser's storage");
+  const lost = keep(one);
+  if (lost) notice(`The browser has no room to keep ${lost}. Delete some chats.`);
   chats = [one, ...chats.filter(({ id }) => id !== one.id)]
     .filter(({ nodes }) => Object.keys(nodes).length)
     .sort((a, b) => b.changed - a.changed);
@@ -271,14 +272,13 @@ let looking = 0;
 async function look() {
   clearTimeout(looking);
   if (!document.hidden) await showServer();
-  looking = setTimeout(look, running.size ? 1500 : 8000);
+  looking = setTimeout(look, running.size ? 2000 : 10000);
 }
 
 async function showServer() {
   const place = byId("server"), words = [];
   try {
-    const ready = await isReady();
-    const { memory, caches, running: runs, waiting } = await business();
+    const { ready, memory, caches, running: runs, waiting } = await business();
     place.className = `server ${ready ? "ready" : "starting"}`;
     if (!ready) words.push("not ready");
     if (memory) words.push(sizeOf(memory));

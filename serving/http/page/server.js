@@ -176,11 +176,12 @@ const FACTS = {
   waiting: /^kvc_waiting$/,
 };
 
-/** Return what the server tells: bytes of `memory` and `caches`, `running`, `waiting`. */
+/** Return whether the server is `ready`, and as far as it tells more: bytes of `memory` and
+ * of `caches`, how many requests are `running` and `waiting`. */
 export async function business() {
   const response = await fetch("metrics", { headers: headers() });
-  if (!response.ok) return {};
-  const facts = {};
+  if (!response.ok) return { ready: (await fetch("health")).ok }; // that needs no key
+  const facts = { ready: true };
   for (const line of (await response.text()).split("\n")) {
     const [, name, value] = /^([\w:]+)(?:\{.*\})? ([-+.\deE]+)/.exec(line) ?? [];
     for (const [fact, pattern] of Object.entries(FACTS)) {
@@ -188,8 +189,4 @@ export async function business() {
     }
   }
   return facts;
-}
-
-export async function isReady() {
-  return (await fetch("health")).ok;
 }

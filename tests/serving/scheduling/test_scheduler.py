@@ -332,6 +332,30 @@ def test_a_defect_ends_the_requests_that_met_it_alone(programs, monkeypatch):
         assert_as_alone(program, ask(scheduler, PROMPT), PROMPT)
 
 
+@pytest.mark.parametrize("place", ["_begin", "_read", "_close_up"])
+def test_a_defect_anywhere_leaves_a_scheduler_that_answers(
+    programs, monkeypatch, place
+):
+    program = programs["cache"]
+    with Scheduler(program, Limits(rows=2)) as scheduler:
+        turns = scheduler._turns
+        owner = turns._admission if place == "_begin" else turns
+        name = "begin" if place == "_begin" else place
+        plain, broken = getattr(owner, name), [True]
+
+        def fails_once(*given):
+            if turns.waiting or turns._admission.jobs:
+                if broken.pop() if broken else False:
+                    raise ZeroDivisionError("a defect")
+            return plain(*given)
+
+        monkeypatch.setattr(owner, name, fails_once)
+        first = ask(scheduler, PROMPT)
+        assert first.last.ending in ("failed", "max_tokens")
+        assert not broken
+        assert_as_alone(program, ask(scheduler, PROMPT), PROMPT)
+
+
 def test_closing_ends_what_runs_or_lets_it_finish(programs):
     program = programs["cache"]
     scheduler = Scheduler(program, Limits(rows=1))
@@ -368,6 +392,14 @@ def test_no_answer_waits_for_the_whole_prompt_of_another(programs):
         assert all("step" in calls[a:b] for a, b in pairwise(reads))
         assert max(one for one in calls if one != "step") <= 16
         assert first.last.ending == "max_tokens"
+
+
+def test_updates_come_no_more_often_than_asked(programs):
+    program, many = programs["cache"], GenerationSettings(max_tokens=40)
+    with Scheduler(program, Limits(interval=1000.0)) as scheduler:
+        heard = ask(scheduler, PROMPT[:4], many)
+        assert_as_alone(program, heard, PROMPT[:4], many)
+    assert [len(update.tokens) for update in heard.updates] == [1, 39]
 
 
 def test_log_probabilities_are_those_of_generate(programs):

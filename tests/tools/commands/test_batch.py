@@ -150,7 +150,7 @@ def test_a_bad_row_does_not_stop_the_others(run):
         1: "not JSON",
         2: "not UTF-8",
         "x": "an earlier line has the id",
-        5: f"room for {CAPACITY}",
+        5: f"has {CAPACITY + 1} tokens, but the session has room for",
         6: "did you mean 'temperature'?",
         7: "no adapter 'none'",
         8: "at least one token",
