@@ -5,7 +5,16 @@
 The file `__init__.pyi` tells type checkers the same names.
 """
 
-_PARTS = ("compiler", "recipes", "runtime", "schema", "tools", "transformers")
+_PARTS = (
+    "compiler",
+    "ray",
+    "recipes",
+    "runtime",
+    "schema",
+    "serving",
+    "tools",
+    "transformers",
+)
 _HOMES = {
     "runtime": (
         "BatchGeneration",

@@ -3,9 +3,11 @@
 
 from kvc import (
     compiler as compiler,
+    ray as ray,
     recipes as recipes,
     runtime as runtime,
     schema as schema,
+    serving as serving,
     tools as tools,
     transformers as transformers,
 )

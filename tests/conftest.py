@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +144,22 @@ def pytest_runtest_teardown(
     yield
     if nextitem is None or nextitem.path != item.path:
         _collect()
+
+
+@pytest.fixture(scope="session")
+def joined_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model in which the places of a picture see each other."""
+    import joined_pictures  # with torch, which few tests need
+
+    return joined_pictures.write_folder(tmp_path_factory.mktemp("joined"))
+
+
+@pytest.fixture(scope="session")
+def joined_bundle(
+    joined_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a bundle of that model; tests in several folders need it."""
+    import joined_pictures
+
+    path = tmp_path_factory.mktemp("joined") / "model.kvc"
+    return joined_pictures.write_bundle(joined_folder, path)

@@ -35,6 +35,7 @@ from kvc.tools.commands.generate import generate
 from kvc.tools.commands.profile import profile_command
 from kvc.tools.commands.recipes import recipes
 from kvc.tools.commands.run import run
+from kvc.tools.commands.serve import serve
 from kvc.tools.commands.split import join, split
 from kvc.tools.commands.transcribe import transcribe
 from kvc.tools.commands.verify import verify
@@ -169,6 +170,7 @@ for _command in (
     embed,
     classify,
     chat,
+    serve,
     eval_command,
     bench,
     profile_command,

@@ -8,7 +8,7 @@ of sizes by name.
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -102,12 +102,12 @@ class Loading:
     threads: int | None
     device: str | None
     backend: str | None
-    residency: bool
+    residency: bool = False
     adapter: tuple[str, float] | None = None
 
 
-def loading_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for loading to a command, which receives them as `loading`."""
+def program_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for loading bundles to a command, which gets `loading`."""
 
     @click.option(
         "--mode",
@@ -141,6 +141,26 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         help="Of a bundle for several recipes, the backend of the one to run.  "
         "[default: the first that can run here]",
     )
+    @wraps(command)
+    def with_loading(
+        mode: str,
+        data_folders: tuple[str, ...],
+        reference: bool | None,
+        threads: int | None,
+        device: str | None,
+        backend: str | None,
+        **others: object,
+    ) -> None:
+        loading = Loading(mode, data_folders, reference, threads, device, backend)
+        command(loading=loading, **others)
+
+    return with_loading
+
+
+def loading_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for loading to a command, which receives them as `loading`."""
+
+    @program_options
     @click.option(
         "--residency",
         is_flag=True,
@@ -152,33 +172,17 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         help="Run with this adapter, which `kvc adapter` made.",
     )
     @wraps(command)
-    def with_loading(
-        mode: str,
-        data_folders: tuple[str, ...],
-        reference: bool | None,
-        threads: int | None,
-        device: str | None,
-        backend: str | None,
-        residency: bool,
-        adapter: str | None,
-        **others: object,
+    def with_adapter(
+        loading: Loading, residency: bool, adapter: str | None, **others: object
     ) -> None:
-        loading = Loading(
-            mode,
-            data_folders,
-            reference,
-            threads,
-            device,
-            backend,
-            residency,
-            None if adapter is None else _adapter_of(adapter),
-        )
+        chosen = None if adapter is None else adapter_of(adapter)
+        loading = replace(loading, residency=residency, adapter=chosen)
         command(loading=loading, **others)
 
-    return with_loading
+    return with_adapter
 
 
-def _adapter_of(text: str) -> tuple[str, float]:
+def adapter_of(text: str) -> tuple[str, float]:
     """Parse the value of --adapter, `FILE` or `FILE,scale=S`.
 
     Raises:
@@ -198,7 +202,7 @@ def _adapter_of(text: str) -> tuple[str, float]:
 @contextmanager
 def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
     """Load a bundle; if `loading.residency`, report its residency before closing it."""
-    with _loaded(bundle, loading) as program:
+    with load_bundle(bundle, loading) as program:
         if loading.adapter is not None:
             file, scale = loading.adapter
             program.adapters.use(program.adapters.load(file).name, scale)
@@ -207,7 +211,7 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
             click.echo(str(program.residency()), err=True)
 
 
-def _loaded(bundle: str, loading: Loading) -> "Program":
+def load_bundle(bundle: str, loading: Loading) -> "Program":
     """Load a bundle.
 
     Raises:

@@ -38,7 +38,7 @@ from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Buffer
 from kvc.runtime.states.session_states import StateMemory
 
-FRAMES_KEPT = 32
+FRAMES_KEPT = 48
 Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to
 # The method, input shapes, the only session (None: any), sizes or rows of its states
 FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None, object]

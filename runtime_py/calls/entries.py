@@ -20,7 +20,7 @@ from kvc.runtime.states.session_states import StateMemory
 from kvc.runtime.states.table import find_writes
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import CallTooLong, NotEncoded, StateMismatch
+from kvc.schema.errors import NotEncoded, StateMismatch
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import CursorSlot, Graph, Ref, StateSlot
 from kvc.schema.model import Method, Program, State
@@ -295,50 +295,6 @@ def _lengths_of(
             declared = graph.values[borrowed.value].type.dims
             dims.append(declared[borrowed.growth.axis])
     return set(symbols_of(dims))
-
-
-def too_long(method: Method, count: int, kind: Kind) -> CallTooLong:
-    """Return the error for a call with more tokens than a kind of state allows."""
-    return CallTooLong(
-        method=method.name,
-        count=count,
-        longest=kind.longest,
-        state=kind.group.first.name,
-        slots=kind.store.slots,
-        window=str(kind.window),
-    )
-
-
-def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
-    """Check that a call has a row length for each row of its session.
-
-    Raises:
-        StateMismatch: the number of row lengths differs from the number of rows.
-    """
-    if demand.row_lengths is not None and len(demand.row_lengths) != len(starts):
-        raise StateMismatch(
-            method=method.name,
-            state="position",
-            expected=f"row lengths of {len(starts)} rows",
-            found=f"row lengths of {len(demand.row_lengths)}",
-        )
-
-
-def check_takes_rows(entry: MethodEntry) -> None:
-    """Check that a method can be called for some rows of a session alone.
-
-    Raises:
-        StateMismatch: calls of the method change all rows.
-    """
-    advances = entry.method.advances
-    if advances and all(one.lengths is not None for one in advances):
-        return
-    raise StateMismatch(
-        method=entry.method.name,
-        state="position",
-        expected="row lengths, by which other rows stay as they are",
-        found="a method that changes all rows",
-    )
 
 
 def find_row_lengths(method: Method) -> RowLengthsInput | None:

@@ -13,7 +13,8 @@ from itertools import accumulate
 import numpy as np
 
 from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
-from kvc.runtime.calls.entries import MethodEntry, too_long
+from kvc.runtime.calls.entries import MethodEntry
+from kvc.runtime.calls.entry_checks import too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.memory.arrays import Array

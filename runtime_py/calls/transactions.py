@@ -13,7 +13,8 @@ from operator import add, sub
 
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.contexts import run_bound
-from kvc.runtime.calls.entries import MethodEntry, check_rows, too_long
+from kvc.runtime.calls.entries import MethodEntry
+from kvc.runtime.calls.entry_checks import check_rows, too_long
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.execution.executor import Binding, RunProgress, fill_cursors
 from kvc.runtime.states.kind import Demand, Undo, Writes

@@ -30,6 +30,7 @@ from kvc.schema.errors import KvcError
 from kvc.schema.graph import Graph, Instruction
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.verify.dims import Point
 from kvc.schema.verify.signatures import check_at, sized_together
 
 # A function of the result and the operator's arguments: arrays, numbers, strings, None.
@@ -90,10 +91,11 @@ class FunctionHandle(Handle):
         )
         values, calls = Values(graph, sizes, memory), list[_Call]()
         together, types = sized_together(graph), [v.type for v in graph.values]
+        point = Point(sizes)
         for index, instruction in enumerate(graph.instructions):
             try:
                 if index in together:
-                    check_at(instruction, types, sizes)
+                    check_at(instruction, types, point)
                 calls += [(index, c) for c in self._bind(instruction, values)]
             except Exception as error:
                 fail(self._method, index, instruction, error)

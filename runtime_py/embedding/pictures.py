@@ -139,6 +139,25 @@ def read_picture(path: str | PathLike[str]) -> "Image":
         BadPicture: the file is not a picture, is damaged, or is too large.
         FileProblem: the file cannot be read.
     """
+    name = fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        shown = name or "a file without a name"
+        raise FileProblem(path=shown, reason=reason_of(error)) from error
+    return picture_in(raw, name)
+
+
+def picture_in(raw: bytes, name: str) -> "Image":
+    """Return the picture that the content of a file holds, as `read_picture`.
+
+    Args:
+        raw: the content.
+        name: a name for messages.
+
+    Raises:
+        MissingPackage, BadPicture: as `read_picture`.
+    """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
@@ -148,12 +167,6 @@ def read_picture(path: str | PathLike[str]) -> "Image":
             reason=str(error),
             install="pip install 'pillow>=11'",
         ) from error
-    name = fspath(path)
-    try:
-        raw = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        shown = name or "a file without a name"
-        raise FileProblem(path=shown, reason=reason_of(error)) from error
     try:
         picture = Image.open(BytesIO(raw), formats=_FORMATS)
         check_pixels(*picture.size, name)

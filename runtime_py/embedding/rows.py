@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kvc.runtime.embedding.settings import TextSettings
 from kvc.runtime.sessions.program import Program
-from kvc.runtime.tokenizers import tokenizer_of
+from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, TextTooLong
 from kvc.schema.frozen import frozen
@@ -40,6 +40,9 @@ class Taken:
     lengths: bool
 
 
+Text = str | Sequence[int]  # a text, or its tokens
+
+
 def run_texts(
     program: Program, settings: TextSettings, texts: object, prompt: str | None
 ) -> Floats:
@@ -51,8 +54,25 @@ def run_texts(
         TextTooLong: a text has more tokens than the model takes; nothing has run.
         ExecutionError: as `Program.call`.
     """
+    listed, tokenizer = _checked(texts), tokenizer_of(program)
+    rows = encoded_texts(program, settings, tokenizer, listed, prompt)
+    return run_rows(program, settings, rows)
+
+
+def run_rows(
+    program: Program, settings: TextSettings, rows: Sequence[Sequence[int]]
+) -> Floats:
+    """Return a result of the program's method for the tokens of each text.
+
+    Args:
+        program: the program.
+        settings: its settings for texts.
+        rows: the tokens of each text, as `encoded_texts` returns them.
+
+    Raises:
+        BadSetting, ExecutionError: as `run_texts`.
+    """
     taken = _taken(program, program.methods[settings.method])
-    rows = list(_encoded(program, settings, _checked(texts), prompt, taken.most))
     made = list[Floats | None]([None] * len(rows))
     for chosen in _calls(rows, taken):
         found = _run(program, settings, taken, [rows[i] for i in chosen])
@@ -77,16 +97,33 @@ def _checked(texts: object) -> Sequence[str]:
     return texts
 
 
-def _encoded(
+def encoded_texts(
     program: Program,
     settings: TextSettings,
-    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    texts: Sequence[Text],
     prompt: str | None,
-    most: int,
-) -> Iterator[Sequence[int]]:
-    tokenizer = tokenizer_of(program)
-    for i, text in enumerate(texts):
-        tokens = list(tokenizer.encode(settings.prepared(text, prompt)))
+) -> list[Sequence[int]]:
+    """Return the tokens of texts; those that are given as tokens stay as they are.
+
+    Args:
+        program: the program.
+        settings: its settings for texts.
+        tokenizer: its tokenizer.
+        texts: the texts.
+        prompt: the name of the prefix of texts, None for the default.
+
+    Raises:
+        BadSetting: a text has no tokens, or there is no prefix of that name.
+        TextTooLong: a text has more tokens than the model takes.
+    """
+    most = _taken(program, program.methods[settings.method]).most
+
+    def encoded(i: int, text: Text) -> Sequence[int]:
+        tokens = text
+        if isinstance(text, str):
+            tokens = list(tokenizer.encode(settings.prepared(text, prompt)))
+        assert not isinstance(tokens, str), "encoded above"
         if not tokens:
             expected = "a text that the tokenizer encodes to at least one token"
             found = repr(text[:40])
@@ -96,7 +133,9 @@ def _encoded(
         if not 0 <= min(tokens) <= max(tokens) < MAX_DIM:
             expected = f"tokens from 0 to {MAX_DIM - 1}"
             raise BadSetting(name=f"texts[{i}]", expected=expected, found=text[:40])
-        yield tokens
+        return tokens
+
+    return [encoded(i, text) for i, text in enumerate(texts)]
 
 
 def _taken(program: Program, method: Method) -> Taken:

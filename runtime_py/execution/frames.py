@@ -49,6 +49,7 @@ from kvc.schema.ops import (
 )
 from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Affine
+from kvc.schema.verify.dims import Point
 from kvc.schema.verify.signatures import check_at, divided
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class _Binder:
             if instruction.op in CONTROL_OPS:
                 return self._bind_control(index, instruction)
             if index in self._divided:
-                check_at(instruction, self._types, self._sizes)
+                check_at(instruction, self._types, Point(self._sizes))
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()

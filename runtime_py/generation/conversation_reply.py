@@ -32,9 +32,21 @@ def form_for(script: Script, stacklevel: int) -> Form | None:
         UnknownAnswers: there are tools, but the form is unknown, or the template does
             not read tools; or the bundle's own description of the form is invalid.
     """
+    form, problem = form_and_problem(script)
+    if problem:
+        warnings.warn(problem, UnknownAnswers, stacklevel=stacklevel + 1)
+    return form
+
+
+def form_and_problem(script: Script) -> tuple[Form | None, str]:
+    """Return the form of the answers as `form_for`, and what is wrong; "" if nothing.
+
+    Args:
+        script: the script of the conversation.
+    """
     template = script.template
     if template is None:
-        return None
+        return None, ""
     try:
         form, problem = template.form(script.tools), ""
     except BadChatTemplate as error:
@@ -45,9 +57,7 @@ def form_for(script: Script, stacklevel: int) -> Form | None:
     elif script.tools and form is None:
         problem = problem or f"{template.file} is of no known family of models"
         problem += ": calls of tools stay in the text of answers"
-    if problem:
-        warnings.warn(problem, UnknownAnswers, stacklevel=stacklevel + 1)
-    return form
+    return form, problem
 
 
 def showing(tokenizer: Tokenizer, form: Form | None) -> Tokenizer:
@@ -64,25 +74,38 @@ class Reply:
         """Begin the answer to a turn."""
         self._script = script
         self._parser = ReplyParser(form, turn.text, script.tools)
-        self._finished = False
+        self._begun = self._finished = False
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Return why texts that begin as calls were left in the content."""
         return tuple(self._parser.problems)
 
+    @property
+    def calls(self) -> Sequence[object]:
+        """Return the calls of tools so far, in the form of chat templates."""
+        return self._parser.calls
+
     def pieces(self, answer: Generation) -> Iterator[Piece]:
         """Run a generation; yield the pieces of the answer, none empty."""
-        first = True
         for text in answer.text():
-            told = text
-            if first:
-                told = self._script.without_first_space(text, answer.tokens)
-            first = False
-            yield from self._parser.push(told)
-        yield from self._finish()
+            yield from self.push(text, answer.tokens)
+        yield from self.finish()
 
-    def _finish(self) -> Sequence[Piece]:
+    def push(self, text: str, tokens: Sequence[int]) -> Sequence[Piece]:
+        """Add text of the answer; return the pieces that later text cannot change.
+
+        Args:
+            text: the new text; it is not empty.
+            tokens: the tokens of the answer so far.
+        """
+        if not self._begun:
+            self._begun = True
+            text = self._script.without_first_space(text, tokens)
+        return self._parser.push(text)
+
+    def finish(self) -> Sequence[Piece]:
+        """End the answer; return the pieces that `push` has not returned yet."""
         if self._finished:
             return ()
         self._finished = True
@@ -94,7 +117,7 @@ class Reply:
         Args:
             before: the earlier messages, whose calls have other ids.
         """
-        self._finish()
+        self.finish()
         fields = self._parser.message()
         content = fields.pop(CONTENT)
         made = self._script.message("assistant", str(content or ""))

@@ -16,7 +16,7 @@ from kvc.runtime.generation.preparing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.sessions.methods import parsed
+from kvc.runtime.sessions.methods import Callables, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
@@ -40,9 +40,9 @@ class Encoding:
     row_lengths: Mapping[str, Array] = field(default_factory=dict)
 
 
-def find_encode(session: Session) -> Method | None:
+def find_encode(program: Callables) -> Method | None:
     """Return the method that runs an encoder, None for a program without one."""
-    methods = session.methods.values()
+    methods = program.methods.values()
     return next((method for method in methods if method.role == "encode"), None)
 
 

@@ -10,8 +10,7 @@ from itertools import zip_longest
 from typing import Final, cast
 
 from kvc.runtime.embedding.patches import grid_of
-from kvc.runtime.sessions.methods import impossible, parsed
-from kvc.runtime.sessions.session import Session
+from kvc.runtime.sessions.methods import Callables, impossible, parsed
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 
@@ -153,13 +152,13 @@ class PicturePlaces:
             raise BadSetting(name="prompt", expected=expected, found=f"{found}")
 
 
-def places_of(session: Session) -> PicturePlaces | None:
+def places_of(program: Callables) -> PicturePlaces | None:
     """Return how prompts stand for pictures; None for a program without pictures.
 
     Raises:
         BadSetting: the description in the bundle's metadata is invalid.
     """
-    found = parsed(session.metadata, _PLACES)
+    found = parsed(program.metadata, _PLACES)
     if found is None:
         return None
     match found:
@@ -175,12 +174,12 @@ def places_of(session: Session) -> PicturePlaces | None:
             sound = grids is None or _are_grids(grids, placeholder)
             sized = _sized_of(others.get(_SIZED))
             sound = sound and (sized is None) == (others.get(_SIZED) is None)
-            if sound and methods <= set(session.methods):
+            if sound and methods <= set(program.methods):
                 said = cast("Mapping[str, Sequence[str]] | None", grids)
                 return PicturePlaces(
                     token, positions, placeholder, expansion, said, sized
                 )
-    raise impossible(session.metadata, _PLACES)
+    raise impossible(program.metadata, _PLACES)
 
 
 def _sized_of(found: object) -> Sized | None:

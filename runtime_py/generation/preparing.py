@@ -18,8 +18,7 @@ from kvc.runtime.embedding.pictures import (
 )
 from kvc.runtime.embedding.rows import Floats
 from kvc.runtime.generation.picture_places import EMBED_PICTURE, PicturePlaces
-from kvc.runtime.sessions.methods import parsed
-from kvc.runtime.sessions.session import Session
+from kvc.runtime.sessions.methods import Callables, parsed
 from kvc.schema.errors import BadSetting
 from kvc.schema.model import Method
 from kvc.schema.types import bounds
@@ -62,7 +61,7 @@ def _checked(images: object) -> Sequence[object]:
 
 
 def prepared(
-    session: Session, places: PicturePlaces | None, pictures: Sequence[object]
+    program: Callables, places: PicturePlaces | None, pictures: Sequence[object]
 ) -> list[InParts]:
     """Preprocess pictures; pictures that are preprocessed already stay as they are.
 
@@ -80,15 +79,15 @@ def prepared(
             expected=expected + "compiled without them",
             found=f"{len(pictures)}",
         )
-    method = session.methods[EMBED_PICTURE]
+    method = program.methods[EMBED_PICTURE]
     if places.sized is None:
         _check_rows(method, places)
-    prepare = _preparing(session, method, places)
+    prepare = _preparing(program, method, places)
     return [one if isinstance(one, InParts) else prepare(one) for one in pictures]
 
 
 def _preparing(
-    session: Session, method: Method, places: PicturePlaces
+    program: Callables, method: Method, places: PicturePlaces
 ) -> Callable[[object], InParts]:
     """Return the function that preprocesses a picture, or its parts.
 
@@ -96,19 +95,19 @@ def _preparing(
         BadSetting: the bundle's preprocessing settings are missing or invalid.
     """
     if places.sized is not None:
-        in_patches = patches_preparation_of(_settings(session))
+        in_patches = patches_preparation_of(_settings(program))
         if in_patches.merge != places.sized.merge:
             expected = f"groups of {places.sized.merge} x {places.sized.merge} patches"
             found = f"{in_patches.merge} x {in_patches.merge}"
             raise BadSetting(name="the bundle", expected=expected, found=found)
-        most = most_groups(session, method)
+        most = most_groups(program, method)
         return lambda one: in_patches.patches(one, most)
     size, grids = _size_of(method), places.grids
     if grids is None:
-        whole = preparation_of(_settings(session))
+        whole = preparation_of(_settings(program))
         check_prepared(whole, size)
         return lambda one: InParts("", (pixels_of(whole, one, size),))
-    preparation = parts_preparation_of(_settings(session))
+    preparation = parts_preparation_of(_settings(program))
 
     def prepare(one: object) -> InParts:
         made = preparation.parts(one, size)
@@ -119,7 +118,7 @@ def _preparing(
 
 
 def pixels_for(
-    session: Session, method: Method, pictures: Sequence[object]
+    program: Callables, method: Method, pictures: Sequence[object]
 ) -> list[Floats]:
     """Return the pixels of each picture as a method takes them.
 
@@ -128,13 +127,13 @@ def pixels_for(
         BadPicture, FileProblem: a file is not a picture, or is too large.
         MissingPackage: Pillow is not installed.
     """
-    preparation = preparation_of(_settings(session))
+    preparation = preparation_of(_settings(program))
     size = _size_of(method)
     check_prepared(preparation, size)
     return [pixels_of(preparation, one, size) for one in pictures]
 
 
-def most_groups(session: Session, method: Method) -> int:
+def most_groups(program: Callables, method: Method) -> int:
     """Return the greatest number of groups of patches that a method takes.
 
     Raises:
@@ -144,14 +143,14 @@ def most_groups(session: Session, method: Method) -> int:
     made = [method.graph.values[one].type.dims for one in method.graph.outputs]
     match dims, made:
         case [(groups, int(), int()), *_], [(other, _)] if groups == other:
-            return bounds(groups, session.symbols)[1]
+            return bounds(groups, program.symbols)[1]
     expected = f"a method {method.name} of patches [groups, patches, width]"
     raise BadSetting(name="the bundle", expected=expected, found=f"{dims}")
 
 
-def _settings(session: Session) -> Mapping[str, object]:
+def _settings(program: Callables) -> Mapping[str, object]:
     """Return the bundle's preprocessing settings; empty if the bundle has none."""
-    said = parsed(session.metadata, PICTURES)
+    said = parsed(program.metadata, PICTURES)
     return said if isinstance(said, dict) else {}
 
 

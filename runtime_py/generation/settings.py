@@ -232,6 +232,16 @@ def settings_of(
         BadSetting: a setting is impossible, or kvc does not support it.
         TypeError: an argument is not a setting.
     """
+    settings, ignored = settings_and_ignored(metadata, given, rows)
+    for message in ignored:
+        warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
+    return settings
+
+
+def settings_and_ignored(
+    metadata: Mapping[str, str], given: Arguments, rows: int | None = None
+) -> tuple[GenerationSettings, Sequence[str]]:
+    """Return the settings as `settings_of`, and what has no effect, as sentences."""
     known = frozenset(Arguments.__annotations__)
     for name, value in _missing_settings(given).items():
         raise BadSetting(
@@ -265,9 +275,7 @@ def settings_of(
         raise BadSetting(name="num_beams", expected=expected, found=settings.num_beams)
     doubts = doubts_of(settings.constraint)
     ignored = _what_is_ignored(given, config or {}, unused)
-    for message in (*ignored, *[doubts] * bool(doubts)):
-        warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
-    return settings
+    return settings, (*ignored, *[doubts] * bool(doubts))
 
 
 def _fits_beams(settings: GenerationSettings, rows: int | None) -> bool:

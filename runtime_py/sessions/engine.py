@@ -17,7 +17,8 @@ import numpy as np
 
 from kvc.runtime.adapters.loaded import PLAIN, Adapters
 from kvc.runtime.calls.contexts import ContextPool, ExecutionContext, run_bound
-from kvc.runtime.calls.entries import MethodEntry, check_takes_rows, make_entry
+from kvc.runtime.calls.entries import MethodEntry, make_entry
+from kvc.runtime.calls.entry_checks import check_takes_rows, restart
 from kvc.runtime.calls.inputs import Inputs, bind_inputs
 from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
 from kvc.runtime.calls.transactions import run_on
@@ -111,16 +112,7 @@ class Engine:
                 or cannot be read.
             Closed: the program was closed during the call.
         """
-        adapters = None if states is None else states.adapters
-        if adapters is not None and adapters.any(rows):
-            method = self._adapted.get(method, method)
-        entry = self.entry(method)
-        sizes: Mapping[str, int] = {} if states is None else states.sizes
-        if rows is not None:
-            check_takes_rows(entry)
-            sizes = rows.sized(sizes)
-        call, taken = (args, kwargs), (entry.signature, entry.row_lengths)
-        inputs = bind_inputs(entry.method, *taken, call, sizes, rows)
+        entry, inputs = self._take(method, args, kwargs, states, rows)
         if entry.tokens is not None:
             entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)
@@ -132,6 +124,41 @@ class Engine:
                 for result in results
             ]
         return unflatten(entry.method.output_tree, results)
+
+    def _take(
+        self,
+        method: int,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        states: StateMemory | None,
+        rows: RowRange | None,
+    ) -> tuple[MethodEntry, Inputs]:
+        """Return the entry that runs a method, and the inputs of a call."""
+        adapters = None if states is None else states.adapters
+        if adapters is not None and adapters.any(rows):
+            method = self._adapted.get(method, method)
+        entry = self.entry(method)
+        sizes: Mapping[str, int] = {} if states is None else states.sizes
+        if rows is not None:
+            check_takes_rows(entry)
+            sizes = rows.sized(sizes)
+        call, taken = (args, kwargs), (entry.signature, entry.row_lengths)
+        return entry, bind_inputs(entry.method, *taken, call, sizes, rows)
+
+    def prepare(
+        self,
+        method: int,
+        args: Sequence[object],
+        states: StateMemory,
+        rows: RowRange | None,
+    ) -> None:
+        """Bind a method for arguments of these sizes; raises as `call`."""
+        entry, inputs = self._take(method, args, {}, states, rows)
+        resources, context = self._borrow(states)
+        try:
+            context.bind(entry, inputs, states)
+        finally:
+            resources.pool.put_back(context, states)
 
     def entry(self, method: int) -> MethodEntry:
         """Return the properties of a method that do not depend on a call."""
@@ -150,7 +177,7 @@ class Engine:
         states.check_usable()
         entry.check_encoded(inputs, states)
         if entry.restarts:
-            self._restart(entry, inputs, states)
+            restart(entry, inputs, states)
         limited = states.limited or self._bucketed
         count = count_excess(entry, inputs, states) if limited else 0
         if not count:
@@ -166,20 +193,6 @@ class Engine:
             return self._run_once(piece, given, states)
 
         return run_pieces(pieces, inputs, states, run)
-
-    def _restart(self, entry: MethodEntry, inputs: Inputs, states: StateMemory) -> None:
-        """Reset a session before an encode call, after a check that the call has room.
-
-        Raises:
-            InputMismatch: the inputs do not have the declared shapes.
-            CacheOverflow: the call needs more room than the session has.
-        """
-        demand = entry.demand(entry.solve(inputs, states))
-        for cursor, starts in enumerate(states.known_positions()):
-            added = demand.added_to(cursor)
-            if starts is not None and added.advance is not None:
-                states.check_room(cursor, [0] * len(starts), added.steps(len(starts)))
-        states.reset()
 
     def _run_once(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None

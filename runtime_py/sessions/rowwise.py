@@ -105,6 +105,17 @@ class Rowwise(AdaptedRows):
             chosen = choose_rows(self._engine.program, self._states, first, count)
         return SessionRows(self, chosen)
 
+    def prepare(self, name: str, *args: object) -> None:
+        """Bind a method for arguments of these sizes, whatever they hold.
+
+        Nothing runs. A later call of such sizes is as fast as one after it, on this
+        session and, unless kernels of torch run, on others of its sizes.
+
+        Raises:
+            KvcError: as `call`.
+        """
+        self._prepare(name, args, None)
+
     @property
     def position(self) -> Array:
         """Return how many tokens each row holds, int64 [batch]."""
@@ -119,6 +130,14 @@ class Rowwise(AdaptedRows):
     ) -> object:
         """Run a method for some rows, or for all."""
         raise NotImplementedError
+
+    def _prepare(
+        self, name: str, args: Sequence[object], rows: RowRange | None
+    ) -> None:
+        """Bind a method for some rows, or for all."""
+        index = self._find(name)
+        with Use(self._usage, name):
+            self._engine.prepare(index, args, self._states, rows)
 
     def _note_change(self) -> None:
         """Note that the states have changed."""
@@ -148,6 +167,10 @@ class SessionRows(Callables):
             KvcError: as `Session.call`.
         """
         return self._session._call(name, args, kwargs, self._rows)
+
+    def prepare(self, name: str, *args: object) -> None:
+        """Bind a method for these rows, as `Session.prepare`."""
+        self._session._prepare(name, args, self._rows)
 
     @property
     def position(self) -> Array:

@@ -185,6 +185,15 @@ class Session(Rowwise):
         with Use(self._usage, "residency"):
             return describe_states(self._states.owner)
 
+    def foretold_nbytes(self, tokens: int) -> int:
+        """Return the bytes that the states take when each row holds some tokens.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with Use(self._usage, "foretold_nbytes"):
+            return self._states.foretold_nbytes(tokens)
+
     def check_usable(self) -> None:
         """Check that the session can run a call, whatever the arguments are.
 

@@ -6,7 +6,7 @@ Out: the samples, as the mean of the file's channels. Nothing is resampled.
 
 import os
 import wave
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,22 @@ _MOST_SECONDS: Final = 24 * 60 * 60
 _WIDTHS: Final = (1, 2, 3, 4)
 
 
-def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
+def read_wave(path: str | os.PathLike[str] | BinaryIO, rate: int) -> Samples:
     """Return the samples of a file, float32 [n].
+
+    Args:
+        path: the path of the file, or the file, opened to read bytes.
+        rate: the rate of the samples.
 
     Raises:
         FileProblem: the system cannot read the file.
         BadSound: the file is not a PCM wav file, has samples of more than 32 bits, is
             cut off, is empty or longer than a day, or does not have the rate `rate`.
     """
-    place = os.fspath(path)
+    source = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    place = source if isinstance(source, str) else "the sound"
     try:
-        with wave.open(place, "rb") as file:
+        with wave.open(source, "rb") as file:
             if file.getframerate() != rate:
                 raise _bad(
                     place, f"it has {file.getframerate()} samples a second", rate

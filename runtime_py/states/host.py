@@ -15,7 +15,15 @@ from kvc.runtime.memory.forking import share_arena
 from kvc.runtime.memory.intervals import Intervals
 from kvc.runtime.memory.pages import PageTable
 from kvc.runtime.states.layout import GroupLayout, lay_out, pages_of
-from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, Group, InitialValue, Span
+from kvc.runtime.states.owner import (
+    ALL_SLOTS,
+    WHOLE,
+    Buffer,
+    Group,
+    InitialValue,
+    Span,
+    Store,
+)
 from kvc.schema.model import ResetRule
 
 _UNCHANGED = (ALL_SLOTS, 0)
@@ -54,6 +62,14 @@ class HostStore:
     def write(self, span: Span, content: Array, part: Part = ()) -> None:
         self.note(span.low, span.high)
         copy_into(self._part(self.all, span)[(*part, ...)], content)
+
+    def copy_row(self, span: Span, other: Store, row: int) -> None:
+        theirs = span._replace(row=row)
+        if not isinstance(other, HostStore):
+            self.write(span, other.read(theirs))
+            return
+        self.note(span.low, span.high)
+        copy_into(self._part(self.all, span), other._part(other.all, theirs))
 
     def fill(self, span: Span) -> None:
         span = span._replace(low=max(span.low, 0))

@@ -314,6 +314,10 @@ class Kind:
         self.store.fill(Span(0, reached[row] if self.placed else ALL_SLOTS, row))
         reached[row] = 0
         self.reached = reached
+        self.forget_row(row)
+
+    def forget_row(self, row: int) -> None:
+        """Clear the records of past calls of a row, whose content has been replaced."""
         self._take_ends(row, {})
 
     def take_row(self, row: int, other: "Kind", source: int, cut: int = 0) -> None:
@@ -327,12 +331,15 @@ class Kind:
         """
         reached = other.reach([0] * other.store.shape[0])[source]
         reached = self.without(reached, cut)
-        span = Span(0, reached if self.placed else ALL_SLOTS, row)
-        content = other.store.read(span._replace(row=source))
+        end = reached if self.placed else ALL_SLOTS
+        mine = self.reach([0] * self.store.shape[0])
         ends = {cursor: rows[source] for cursor, rows in other.ends.items()}
-        self.reset_row(row)
-        self.store.write(span, content)
-        self.reached[row] = reached
+        if mine[row] > end:
+            self.store.fill(Span(end, mine[row], row))
+        self.store.copy_row(Span(0, end, row), other.store, source)
+        mine[row] = reached
+        self.reached = mine
+        self.forget_row(row)
         self._take_ends(row, ends)
 
     def without(self, reached: int, cut: int) -> int:

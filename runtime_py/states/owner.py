@@ -156,6 +156,12 @@ class Store(Protocol):
     def write(self, span: Span, content: Array, part: Part = ()) -> None:
         """Write content, whose shape is that of `read` for the same span and part."""
 
+    def copy_row(self, span: Span, other: "Store", row: int) -> None:
+        """Copy a span of one row from a row of another store, or of this one.
+
+        The states have the same shapes, but for the number of rows.
+        """
+
     def fill(self, span: Span) -> None:
         """Restore the initial content of a span."""
 

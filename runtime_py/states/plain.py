@@ -149,8 +149,8 @@ class Plain(Kind):
         assert isinstance(other, Plain)
         self.history, self.kept = other.history, other.kept
 
-    def reset_row(self, row: int) -> None:
-        super().reset_row(row)
+    def forget_row(self, row: int) -> None:
+        super().forget_row(row)
         self._forget(row, -1)
 
     def _put_back(self, row: int, end: int) -> None:

@@ -109,8 +109,8 @@ class Ring(Linear):
         assert isinstance(other, Ring)
         self.kept = other.kept
 
-    def reset_row(self, row: int) -> None:
-        super().reset_row(row)
+    def forget_row(self, row: int) -> None:
+        super().forget_row(row)
         self.kept = ()
 
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:

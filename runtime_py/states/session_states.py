@@ -6,14 +6,18 @@ a fixed address; lengths and positions; checks that a call has room.
 `calls/transactions.py` checks and undoes calls.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array, prefix
+from kvc.runtime.memory.intervals import lengths
 from kvc.runtime.states.addresses import addresses_of
+from kvc.runtime.states.host import HostStore
 from kvc.runtime.states.kind import Demand, Kind
+from kvc.runtime.states.layout import GroupLayout, pages_of
 from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Group, Owner, Span
 from kvc.runtime.states.row_adapters import RowAdapters
 from kvc.runtime.states.table import kind_of
@@ -365,6 +369,25 @@ class StateMemory:
         """Wait for pending work, then mark the states as complete."""
         self.owner.synchronise()
         self.poisoned = ""
+
+    def foretold_nbytes(self, tokens: int) -> int:
+        """Return the bytes that the states take when each row holds some tokens.
+
+        In host memory they are those of whole pages.
+        """
+        spans: dict[ResetRule, list[tuple[GroupLayout, tuple[int, int]]]] = {}
+        elsewhere = 0
+        for kind in self.kinds:
+            end = tokens if kind.placed or kind.grows else ALL_SLOTS
+            store, rule = kind.store, kind.group.first.reset
+            if isinstance(store, HostStore):
+                spans.setdefault(rule, []).append((store.layout, (0, end)))
+                continue
+            share = min(end, store.slots) / store.slots if store.slots else 1
+            size = math.prod(store.shape) * kind.group.first.type.dtype.itemsize
+            elsewhere += len(kind.group.states) * round(size * share)
+        pages = (lengths(pages_of(found)) for found in spans.values())
+        return elsewhere + sum(int(found.sum()) for found in pages)
 
     def close(self) -> None:
         """Release the memory, except what arrays that are still alive use."""

@@ -14,7 +14,13 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
-from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
+from kvc.runtime.tokenizers.text_streaming import (
+    Decoder,
+    NewStage,
+    Stage,
+    bytes_of,
+    stages_of,
+)
 from kvc.schema.errors import BadTokenizer, MissingPackage
 from kvc.schema.interrupts import is_failure
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
 FILE: Final = "tokenizer.json"
 INSTALL: Final = "pip install 'tokenizers>=0.23'"
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_LONG: Final = 1 << 13  # characters that take milliseconds
 _MOST: Final = 2**32  # the limit of the library's token ids
 # A non-empty subword prefix, or an escape that may hide its name.
 _PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"|\\u00[2-7]')
@@ -43,6 +50,7 @@ class JsonTokenizer:
         with _library_errors("its decoder cannot be used: "):
             self._skipped = frozenset(_skipped(self._library))
             self._stages = _stages(self._library.decoder)
+        self._lets_run = False
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the tokens of a text; lone surrogates become U+FFFD.
@@ -53,7 +61,12 @@ class JsonTokenizer:
         """
         clean = _SURROGATES.sub("\ufffd", text)
         with _library_errors("it cannot encode a text: "):
-            encoding = self._library.encode(clean, add_special_tokens=special)
+            if self._lets_run and len(clean) > _LONG:
+                (encoding,) = self._library.encode_batch_fast(
+                    [clean], add_special_tokens=special
+                )
+            else:
+                encoding = self._library.encode(clean, add_special_tokens=special)
         return list(encoding.ids)
 
     def stream(self, after: Sequence[int] = ()) -> "JsonStream":
@@ -85,6 +98,17 @@ class JsonTokenizer:
         made._skipped = frozenset(text for text in self._skipped if not shows(text))
         return made
 
+    def letting_run(self) -> "JsonTokenizer":
+        """Return a tokenizer that lets other threads run while it encodes a long text.
+
+        The library (0.23) holds Python's lock for the second that a megabyte takes,
+        except in its function for batches. That function may start threads of its own,
+        of which a later fork warns, unless TOKENIZERS_PARALLELISM is "false".
+        """
+        made = copy(self)
+        made._lets_run = True
+        return made
+
     def spelling(self, token: int) -> str | None:
         """Return a token's text as the vocabulary has it, None for a skipped token.
 
@@ -92,6 +116,11 @@ class JsonTokenizer:
         """
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
+
+    def raw(self, token: int) -> bytes | None:
+        """Return the bytes that a token stands for, None if it stands for text."""
+        text = self.spelling(token)
+        return None if text is None else bytes_of(text, [s() for s in self._stages])
 
 
 class PlainTokenizer:

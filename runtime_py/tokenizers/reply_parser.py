@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvc.runtime.tokenizers.call_readers import types_of
-from kvc.runtime.tokenizers.reply_forms import CONTENT, Form, Region
+from kvc.runtime.tokenizers.reply_forms import CALLS, CONTENT, Form, Region
 from kvc.runtime.tokenizers.reply_marks import Found, Mark
 
 _WHOLE: Final = Form("", ())
@@ -106,6 +106,12 @@ class ReplyParser:
         else:
             self._leave("")
         return self._taken()
+
+    @property
+    def calls(self) -> Sequence[object]:
+        """Return the calls of tools that have been read so far."""
+        found = self._fields.get(CALLS)
+        return found if isinstance(found, list) else ()
 
     def message(self) -> dict[str, object]:
         """Return the fields of the finished message; the content is always there."""

@@ -277,6 +277,13 @@ class Overloaded(ExecutionError):
     template = "{waiting} requests wait already; try again in {seconds:.0f} s"
 
 
+class RequestFailed(ExecutionError):
+    """A request failed by a defect of kvc; others go on."""
+
+    reason: str
+    template = "the request failed by a defect of kvc: {reason}"
+
+
 class StateNeeded(ExecutionError):
     """A method that uses a state was called on the program instead of on a session."""
 

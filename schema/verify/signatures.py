@@ -154,7 +154,7 @@ def _said(dims: Sequence[Dim]) -> _Said:
 
 
 def check_at(
-    instruction: Instruction, types: Sequence[TensorType], sizes: Mapping[str, int]
+    instruction: Instruction, types: Sequence[TensorType], point: Point
 ) -> None:
     """Check a verified instruction at the sizes of a call.
 
@@ -166,17 +166,15 @@ def check_at(
     Args:
         instruction: an instruction that runs no blocks.
         types: the types of the graph's values.
-        sizes: the sizes of the program's symbols.
+        point: the sizes of the program's symbols; all instructions of a graph may
+            share it.
 
     Raises:
         Misfit: the instruction does not fit.
     """
-    dims = _dims_in(instruction, types)
-    names, point = symbols_of(dims), Point(sizes)
-    if _divides(dims) or len(names) > 1:
-        concrete = [_concrete(a, types, point) for a in instruction.arguments]
-        results = [types[i] for i in instruction.results]
-        _compare(_infer(OPS[instruction.op], concrete), results, point, names)
+    concrete = [_concrete(a, types, point) for a in instruction.arguments]
+    results = [types[i] for i in instruction.results]
+    _compare(_infer(OPS[instruction.op], concrete), results, point, point.sizes)
 
 
 def _uses(instruction: Instruction) -> tuple[list[int], list[Affine]]:

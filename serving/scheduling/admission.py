@@ -159,9 +159,8 @@ class Admission:
             if taken and self._used_up(donor, shared) and self._rows.cut(donor, shared):  # type: ignore[arg-type]
                 return donor, shared  # type: ignore[return-value]
         row = self._free_row()
-        for shared, donor in donors:
-            if donor == row:
-                continue
+        # Again: what the row held is parked now, and may have replaced others.
+        for shared, donor in self._donors(prompt, adapter) if donors else []:
             if self._copied(donor, row, shared):
                 return row, shared
         self._rows.clear(row, adapter)

@@ -5,7 +5,7 @@ other prompts have too, so that few widths are bound. Rows that decode together 
 range; those of the range without a token do not change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import numpy as np
@@ -20,8 +20,7 @@ from kvc.schema.errors import BadSetting, Poisoned
 from kvc.schema.model import Method
 from kvc.serving.scheduling.rows import NOT_BACK, PLAIN, Chosen, Rows, vocabulary_of
 
-_WIDTH: Final = 16  # prompts are padded to multiples of it
-_NARROW: Final = 8  # but for so few tokens
+_WIDTHS: Final = (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512)
 
 
 class BatchRows(Rows):
@@ -65,8 +64,23 @@ class BatchRows(Rows):
         if count == 1 or not wide:
             return self._decode, 1
         method, sizes = max(wide, key=lambda pair: pair[1].most)
-        padded = -(-count // _WIDTH) * _WIDTH if count > _NARROW else count
+        padded = next((width for width in _WIDTHS if width >= count), _WIDTHS[-1])
         return method, sizes.smallest(min(padded, sizes.most))
+
+    def prepare(self) -> Iterator[None]:
+        for count in range(1, self.size + 1):
+            self._range(0, count).prepare(self._decode.name, np.zeros((count, 1), int))
+            yield
+        calls = dict.fromkeys((m.name, n) for m, n in map(self._method_for, _WIDTHS))
+        for name, width in calls:
+            self._range(0, 1).prepare(name, np.zeros((1, width), int))
+            yield
+
+    def _range(self, first: int, count: int) -> SessionRows:
+        which = first, count
+        if which not in self._ranges:
+            self._ranges[which] = self._session.some_rows(first, count)
+        return self._ranges[which]
 
     def step(self, tokens: Mapping[int, int]) -> Mapping[int, Logits]:
         first, last = min(tokens), max(tokens)
@@ -85,10 +99,7 @@ class BatchRows(Rows):
         assert leaf is not None, "the methods take row lengths"
         dtype = method.graph.values[method.graph.inputs[leaf]].type.dtype.numpy
         named = {method.input_names[leaf]: np.array(lengths, dtype)}
-        which = first, len(tokens)
-        if which not in self._ranges:
-            self._ranges[which] = self._session.some_rows(*which)
-        rows = self._ranges[which]
+        rows = self._range(first, len(tokens))
         made = cast(Logits, rows.call(method.name, tokens, **named))
         return made.reshape(len(tokens), -1)
 

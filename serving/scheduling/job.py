@@ -31,7 +31,16 @@ class Job:
         request: Request,
         listener: Listener,
         matcher: Callable[[], Matcher | None],
+        interval: float = 0.0,
     ) -> None:
+        """Accept a request.
+
+        Args:
+            request: the request.
+            listener: gets its updates.
+            matcher: makes the matcher of its form, None if there is none.
+            interval: the seconds between two updates, at least.
+        """
         self.request, self._listener, self._matcher = request, listener, matcher
         self.row: int | None = None
         self.cancelled = False
@@ -40,7 +49,7 @@ class Job:
             None if request.seconds is None else time.monotonic() + request.seconds
         )
         self._answer: Answer | None = None
-        self._told = 0
+        self._told, self._interval, self._last = 0, interval, 0.0
         self._spells = request.tokenizer is not None
 
     def cancel(self) -> None:
@@ -134,6 +143,11 @@ class Job:
 
     def _tell(self, ending: Ending | None, error: KvcError | None = None) -> None:
         answer, told, text = self.answer, self._told, ""
+        if self._interval:
+            now = time.monotonic()
+            if ending is None and told and now - self._last < self._interval:
+                return
+            self._last = now
         if self._spells:
             answer.spelling.spell(answer.tokens)
             text = answer.spelling.take()

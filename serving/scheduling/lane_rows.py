@@ -3,7 +3,7 @@
 In and out: as `rows.py`. Copies are forks, which share memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -85,6 +85,10 @@ class LaneRows(Rows):
 
     def twin(self, row: int) -> Session:
         return self._lane(row).fork()
+
+    def prepare(self) -> Iterator[None]:
+        self._lane(0).prepare(self._decode.method, np.zeros((1, 1), int))
+        yield
 
     @property
     def is_usable(self) -> bool:

@@ -17,6 +17,8 @@ class Limits:
         queue: the greatest number of requests that wait.
         stall: the seconds for which reading a prompt may hold up the next tokens of
             others.
+        interval: the seconds between two updates of an answer, at least; tokens that
+            come sooner wait for the next update. The first token and the end do not.
         capacity: the greatest number of tokens of prompt and answer; None: what the
             bundle allows.
     """
@@ -26,4 +28,5 @@ class Limits:
     remembered_nbytes: int = 1 << 30
     queue: int = 256
     stall: float = 0.2
+    interval: float = 0.0
     capacity: int | None = None

@@ -1,61 +1,31 @@
 """`RowMemory`: how many bytes the caches of one row take, known before it runs.
 
-In: the states that a program declares, the sizes of its sessions. Out: bytes for a
-number of tokens, in whole pages; and the greatest number of tokens for some bytes.
+In: an empty session of one row. Out: bytes for a number of tokens, in whole pages; and
+the greatest number of tokens for some bytes. Several threads may ask.
 """
 
-import math
-from collections.abc import Mapping
-from itertools import takewhile
+import threading
 
-from kvc.runtime.memory.arenas import PAGE_NBYTES, align_up
-from kvc.schema.frozen import frozen
-from kvc.schema.model import State, StateKind
+from kvc.runtime import Session
+from kvc.schema.closing import Closing
 
 
-@frozen
-class _Run:
-    """Runs of memory that grow with the tokens of a row.
-
-    Attributes:
-        count: how many such runs a row has.
-        slot_nbytes: the bytes of a token in one run.
-        slots: the greatest number of tokens.
-    """
-
-    count: int
-    slot_nbytes: int
-    slots: int
-
-    def nbytes(self, tokens: int) -> int:
-        """Return the bytes of the runs, in whole pages."""
-        used = min(tokens, self.slots) * self.slot_nbytes
-        return self.count * align_up(used, PAGE_NBYTES)
-
-
-class RowMemory:
+class RowMemory(Closing):
     """The bytes that the states of one row take."""
 
-    def __init__(self, states: Mapping[str, State], sizes: Mapping[str, int]) -> None:
-        """Add up the states of a program, for a session of the given sizes."""
-        alone = {**sizes, "batch": 1}
-        self._runs: dict[tuple[int, int], int] = {}
-        self._fixed = 0
-        for state in states.values():
-            shape, axis = state.type.shape(alone), state.axis
-            nbytes = math.prod(shape) * state.type.dtype.itemsize
-            if axis is None or state.kind is StateKind.PLAIN:
-                self._fixed += nbytes
-                continue
-            outer = takewhile(lambda dim, at=axis: dim != at, state.layout)  # type: ignore[misc]
-            count = math.prod(shape[dim] for dim in outer)
-            key = (nbytes // (count * max(shape[axis], 1)), shape[axis])
-            self._runs[key] = self._runs.get(key, 0) + count
+    def __init__(self, session: Session) -> None:
+        """Take over an empty session of one row, which is never used."""
+        self._session = session
+        self._known: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def nbytes(self, tokens: int) -> int:
         """Return the bytes of a row of so many tokens."""
-        runs = (_Run(count, *key) for key, count in self._runs.items())
-        return self._fixed + sum(run.nbytes(tokens) for run in runs)
+        with self._lock:
+            found = self._known.get(tokens)
+            if found is None:
+                found = self._known[tokens] = self._session.foretold_nbytes(tokens)
+            return found
 
     def most_tokens(self, nbytes: int, limit: int) -> int:
         """Return how many tokens fit into some bytes, at most `limit`; 0 if none do."""
@@ -67,3 +37,7 @@ class RowMemory:
             else:
                 high = middle - 1
         return low
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()

@@ -36,6 +36,8 @@ class Pace:
         """
         if seconds is None:
             return _MOST
+        if seconds <= 0:
+            return 0
         if not self._per_token:
             return _FIRST
         count = int(seconds / self._per_token)

@@ -5,7 +5,7 @@ cut to their first tokens, moved out. `batch_rows.py` and `lane_rows.py` impleme
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kvc.runtime import Session
@@ -78,6 +78,10 @@ class Rows(Closing):
     @abstractmethod
     def twin(self, row: int) -> Session:
         """Return a session of one row with the content of a row."""
+
+    @abstractmethod
+    def prepare(self) -> Iterator[None]:
+        """Bind one size of call at each step, for calls to come."""
 
     @property
     @abstractmethod

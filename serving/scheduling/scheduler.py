@@ -69,7 +69,7 @@ class Scheduler(Closing):
         self._check(request)
         vocabulary = self._turns.rows.vocabulary
         matcher = matchers_of(self.program, request.settings, vocabulary)
-        job = Job(request, listener, matcher)
+        job = Job(request, listener, matcher, self._limits.interval)
         with self._changed:
             if self._closing:
                 raise Closed(kind="scheduler")
@@ -136,24 +136,27 @@ class Scheduler(Closing):
             self._thread.join()
 
     def _run(self) -> None:
-        turns = self._turns
+        turns, prepares = self._turns, True
         try:
-            while self._wait():
-                turns.turn()
+            while self._take(wait=not prepares):
+                try:
+                    prepares = turns.prepare() if turns.is_idle else prepares
+                    turns.turn()
+                except Exception as error:  # the thread must not end
+                    turns.recover(error)
             turns.end_all("cancelled")
         finally:
             turns.close()
 
-    def _wait(self) -> bool:
-        """Wait for something to do; take what has arrived; False ends the thread."""
+    def _take(self, wait: bool) -> bool:
+        """Take what has arrived, perhaps wait for it; False ends the thread."""
         with self._changed:
             while True:
                 while self._arrived:
                     self._turns.waiting.add(self._arrived.popleft())
-                if self._closing and time.monotonic() >= self._until:
+                idle = self._turns.is_idle
+                if self._closing and (idle or time.monotonic() >= self._until):
                     return False
-                if not self._turns.is_idle:
+                if not (idle and wait):
                     return True
-                if self._closing:
-                    return False
                 self._changed.wait()

@@ -8,6 +8,7 @@ waiting jobs. Out: updates of jobs. One thread uses it.
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.image_prefill import picturing_of
 from kvc.runtime.generation.logits import Logits
 from kvc.runtime.generation.picture_places import places_of
-from kvc.schema.errors import KernelFailed, KvcError, Poisoned
+from kvc.schema.errors import KvcError, Poisoned, RequestFailed
 from kvc.serving.scheduling.admission import Admission
 from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.limits import Limits
@@ -57,22 +58,31 @@ class Turns:
             OutOfMemory: the system provides no address space.
         """
         self._program, self._limits = program, limits
-        self.memory, capacity = _plan(program, limits)
+        alone = program.session(limits.capacity)
+        self._goes_back = not alone.going_back.needs_copies
+        self.memory, capacity = RowMemory(alone), limits.capacity
+        if limits.nbytes is not None and alone.capacity is not None:
+            capacity = self.memory.most_tokens(limits.nbytes, alone.capacity)
         self.rows = open_rows(program, limits.rows, capacity)
         self.capacity = self.rows.capacity
-        with program.session(capacity) as alone:
-            self._goes_back = not alone.going_back.needs_copies
         remembered = limits.remembered_nbytes
         self._texts = Texts(remembered, self.memory.nbytes, self._goes_back)
         self._admission = Admission(self.rows, self.memory, self._texts, limits.nbytes)
         self.waiting, self._pace = Waiting(), Pace()
         self.counts: Counter[str] = Counter()
         self._ended = 0
+        self._preparing = self.rows.prepare()
 
     @property
     def is_idle(self) -> bool:
         """Tell whether there is nothing to do."""
         return not (self._admission.jobs or len(self.waiting))
+
+    def prepare(self) -> bool:
+        """Do some work ahead of requests; tell whether there was any left."""
+        with suppress(KvcError):  # it will be met again, by the request that needs it
+            return next(self._preparing, self) is not self
+        return False
 
     def turn(self) -> None:
         """Do what is to be done once."""
@@ -95,6 +105,15 @@ class Turns:
             **dict(self.counts),
         )
 
+    def recover(self, error: Exception) -> None:
+        """Begin anew after a defect: end what runs; what waits goes on."""
+        jobs = list(self._admission.jobs.values())
+        self._admission.jobs.clear()
+        for job in jobs:
+            self._end(job, "failed", _defect(error))
+        self.rows.mend()
+        self._admission.forget()
+
     def end_all(self, ending: Ending, error: KvcError | None = None) -> None:
         """End every job, running or waiting."""
         for job in list(self._admission.jobs.values()):
@@ -105,27 +124,31 @@ class Turns:
 
     def close(self) -> None:
         """Close all sessions."""
+        self._admission.forget()
         self._texts.shrink(0)
         self.rows.close()
+        self.memory.close()
 
     def _drop_cancelled(self) -> None:
-        for job in self.waiting.take_if(lambda job: job.is_over):
-            self._end(job, "cancelled")
+        if len(self.waiting):
+            for job in self.waiting.take_if(lambda job: job.is_over):
+                self._end(job, "cancelled")
         for job in [one for one in self._admission.jobs.values() if one.is_over]:
             self._leave(job)
             self._end(job, "cancelled")
 
     def _begin(self) -> None:
         """Give rows to waiting jobs, in their order, as long as one can begin."""
-        began = True
+        began = len(self.waiting) > 0
         while began:
             began = False
             for job in self.waiting.in_turn(self._admission.counts()):
                 try:
                     began = self._admission.begin(job)
-                except KvcError as error:
+                except Exception as error:
                     self.waiting.remove(job)
-                    self._end(job, "failed", error)
+                    told = error if isinstance(error, KvcError) else _defect(error)
+                    self._end(job, "failed", told)
                     began = True
                     break
                 if began:
@@ -237,12 +260,7 @@ class Turns:
         except KvcError as error:
             self._fail(jobs, error)
         except Exception as error:  # a defect of kvc, which must not end the thread
-            reason = f"{type(error).__name__}: {error}"
-            failed = KernelFailed(
-                method="serving", index=0, op="a request", place="", reason=reason
-            )
-            failed.__cause__ = error
-            self._fail(jobs, failed)
+            self._fail(jobs, _defect(error))
         return None
 
     def _fail(self, jobs: list[Job], error: KvcError) -> None:
@@ -273,16 +291,8 @@ class Turns:
         self.counts.update(added)
 
 
-def _plan(program: Program, limits: Limits) -> tuple[RowMemory, int | None]:
-    """Return the memory of a row, and how many tokens a row may have.
-
-    Raises:
-        UnknownName, BadSetting: as `Program.session`.
-    """
-    with program.session(limits.capacity) as alone:
-        memory, capacity = RowMemory(program.states, alone.sizes), alone.capacity
-    if limits.nbytes is not None and capacity is not None:
-        most = memory.most_tokens(limits.nbytes, capacity)
-        capacity = max(most, 1)
-        return memory, capacity
-    return memory, limits.capacity
+def _defect(error: Exception) -> KvcError:
+    """Return an error of kvc's for one that kvc should not have raised."""
+    made = RequestFailed(reason=f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

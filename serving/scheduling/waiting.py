@@ -49,11 +49,11 @@ class Waiting:
 
     def take_if(self, condition: Callable[[Job], bool]) -> list[Job]:
         """Remove and return the jobs for which a condition holds."""
-        found = [
-            job for line in self._clients.values() for job in line if condition(job)
-        ]
-        for name in list(self._clients):
-            left = deque(job for job in self._clients[name] if not condition(job))
+        found = list[Job]()
+        for name, line in list(self._clients.items()):
+            left = deque[Job]()
+            for job in line:
+                (found if condition(job) else left).append(job)
             self._clients[name] = left
             if not left:
                 del self._clients[name]

@@ -54,6 +54,7 @@ TALKING, KEPT, _TOOLS, RECORDING = examples("tools/COMMANDS.md", "python")
 BATCH, AGAIN = examples("serving/batch/BATCH.md", "sh")
 (OVER_RAY,) = examples("serving/batch/BATCH.md", "python")
 (FORKING,) = examples("runtime_py/memory/README.md", "python")
+(SCHEDULED,) = examples("serving/scheduling/README.md", "python")
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
 
 
@@ -134,6 +135,10 @@ def test_its_commands_do_what_it_does(first):
     told = shell(first.folder, COMMANDS)
     assert "prefill + decode + prefill_all, shared" in told
     assert told.endswith(f"{first.text}\n")
+
+
+def test_a_request_is_scheduled(first):
+    assert len(run_here(first.folder, SCHEDULED)) == 24
 
 
 def test_a_model_without_state_is_compiled_and_called(tmp_path):

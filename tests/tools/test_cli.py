@@ -38,6 +38,7 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "embed",
         "classify",
         "chat",
+        "serve",
         "eval",
         "bench",
         "profile",

@@ -45,6 +45,7 @@ from kvc.schema.graph import Graph, Instruction
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
+from kvc.schema.verify.dims import Point
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
@@ -115,14 +116,14 @@ class _Binder:
     def bind(self, outputs: Sequence[Array]) -> NativeCall:
         """Bind all instructions, then copy results to `outputs` that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
-        together = sized_together(self._graph)
+        together, point = sized_together(self._graph), Point(self._sizes)
         groups = products_of_rows(self._graph)
         merged = {i for group in groups.values() for i in group}
         for index, instruction in enumerate(instructions):
             group = groups.get(index, ())
             try:
                 if index in together:
-                    check_at(instruction, self._types, self._sizes)
+                    check_at(instruction, self._types, point)
                 if group:
                     self._bind_products(*(instructions[i] for i in group))
                 elif index not in merged:

@@ -21,6 +21,7 @@ from kvc.runtime.states.owner import (
     InitialValue,
     Span,
     StateBuffer,
+    Store,
 )
 from kvc.schema.model import ResetRule
 
@@ -92,6 +93,10 @@ class MlxStore:
             return
         for state, own in zip(self.states, held, strict=True):
             self._put(state, where, own)
+
+    def copy_row(self, span: Span, other: Store, row: int) -> None:
+        """Copy a span from a row of another store; see `Store.copy_row`."""
+        self.write(span, other.read(span._replace(row=row)))
 
     def fill(self, span: Span) -> None:
         """Reset a span to its initial content."""

@@ -33,6 +33,7 @@ from kvc.schema.errors import (
 from kvc.schema.graph import Argument, Instruction
 from kvc.schema.model import Block
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.verify.dims import Point
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _CHECK_INDEX: Final = "kvc::check_index"
@@ -154,12 +155,12 @@ class Binder:
         Raises:
             KernelFailed: a view is impossible, or an operand is too large.
         """
-        together = sized_together(self._graph)
+        together, point = sized_together(self._graph), Point(self._sizes)
         for index, instruction in enumerate(self._graph.instructions):
             self._steps.instruction = index
             try:
                 if index in together:
-                    check_at(instruction, self._types, self._sizes)
+                    check_at(instruction, self._types, point)
                 self._bind(instruction)
             except Exception as error:
                 fail(self._method, index, instruction, error)

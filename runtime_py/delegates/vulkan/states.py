@@ -27,6 +27,7 @@ from kvc.runtime.states.owner import (
     InitialValue,
     Span,
     StateBuffer,
+    Store,
 )
 from kvc.schema.model import ResetRule
 
@@ -89,6 +90,9 @@ class DeviceStore:
 
     def write(self, span: Span, content: Array, part: Part = ()) -> None:
         self._write(self._all[self._where(span)][(*part, ...)], content)
+
+    def copy_row(self, span: Span, other: Store, row: int) -> None:
+        self.write(span, other.read(span._replace(row=row)))
 
     def fill(self, span: Span) -> None:
         if span.low >= span.high:

@@ -13,8 +13,10 @@ from kvc.schema.errors import Busy, CacheOverflow
 
 SCHEMA = Path(errors.__file__).parents[1]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-FAMILIES = {"KvcError", "FormatError", "LoadError", "ExecutionError", "RecipeError"}
-FAMILIES |= {"BatchError"}
+FAMILIES = {"KvcError"} | {
+    f"{name}Error"
+    for name in ("Batch", "Format", "Load", "Execution", "Recipe", "Serving")
+}
 VALUES = {str: "text", int: 7, float: 0.5, object: 1.5, tuple[str, ...]: ("a", "b")}
 NOT_INHERITED = {"CompileError": {"message": "m"}, "CheckpointError": {"reason": "r"}}
 RAISES = """\

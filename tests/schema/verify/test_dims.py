@@ -21,6 +21,7 @@ from kvc.schema.types import (
     floor_divide,
 )
 from kvc.schema.verify import verify_program
+from kvc.schema.verify.dims import Point
 from kvc.schema.verify.limits import MAX_SYMBOLS_TOGETHER
 from kvc.schema.verify.signatures import Misfit, check_at, divided, sized_together
 
@@ -97,9 +98,9 @@ def test_sizes_that_agree_wherever_a_file_is_tried_are_checked_at_the_call() -> 
     graph = made.methods[0].graph
     types = [value.type for value in graph.values]
     assert sized_together(graph) == divided(graph) == {0}
-    check_at(graph.instructions[0], types, {"a": 9})
+    check_at(graph.instructions[0], types, Point({"a": 9}))
     with pytest.raises(Misfit, match="declared is"):
-        check_at(graph.instructions[0], types, {"a": 12})
+        check_at(graph.instructions[0], types, Point({"a": 12}))
 
 
 def test_so_many_factors_of_products_may_be_there_and_no_more() -> None:
