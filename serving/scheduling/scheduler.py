@@ -120,6 +120,11 @@ class Scheduler(Closing):
         waiting = found.waiting + len(self._arrived)
         return replace(found, waiting=waiting, refused=self._refused)
 
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the thread runs; it ends when the scheduler is closed."""
+        return self._thread.is_alive()
+
     def foretold_nbytes(self, tokens: int) -> int:
         """Return the bytes of one row's caches for so many tokens."""
         return self._turns.memory.nbytes(tokens)

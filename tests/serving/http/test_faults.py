@@ -382,3 +382,13 @@ def test_a_crowd_that_comes_and_leaves_leaves_nothing(chat_bundle, count):
         assert first == again
         assert sum(text is not None for text in first) > count / 2
         assert is_well(server)
+
+
+def test_a_model_whose_thread_has_ended_is_told_by_health(chat_bundle):
+    with running({"chat": chat_bundle}) as server:
+        assert server.ask("GET", "/health").status == 200
+        server.service.catalog.models["chat"].scheduler.close()
+        answer = server.ask("GET", "/health")
+        assert answer.status == 503
+        told = answer.json["error"]["message"]
+        assert "the scheduler of chat has been closed" in told
