@@ -122,7 +122,7 @@ def encoded_texts(
     def encoded(i: int, text: Text) -> Sequence[int]:
         tokens = text
         if isinstance(text, str):
-            tokens = tokenizer.encode(settings.prepared(text, prompt))
+            tokens = list(tokenizer.encode(settings.prepared(text, prompt)))
         assert not isinstance(tokens, str), "encoded above"
         if not tokens:
             expected = "a text that the tokenizer encodes to at least one token"

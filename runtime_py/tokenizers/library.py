@@ -14,7 +14,13 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
-from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
+from kvc.runtime.tokenizers.text_streaming import (
+    Decoder,
+    NewStage,
+    Stage,
+    bytes_of,
+    stages_of,
+)
 from kvc.schema.errors import BadTokenizer, MissingPackage
 from kvc.schema.interrupts import is_failure
 
@@ -110,6 +116,11 @@ class JsonTokenizer:
         """
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
+
+    def raw(self, token: int) -> bytes | None:
+        """Return the bytes that a token stands for, None if it stands for text."""
+        text = self.spelling(token)
+        return None if text is None else bytes_of(text, [s() for s in self._stages])
 
 
 class PlainTokenizer:

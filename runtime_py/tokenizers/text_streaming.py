@@ -222,6 +222,21 @@ class ByteRuns:
             return ("\ufffd",) * len(run)
 
 
+def bytes_of(token: str, stages: Sequence[Stage]) -> bytes | None:
+    """Return the bytes that a token stands for, None if it stands for text.
+
+    Args:
+        token: the text of the token in the vocabulary.
+        stages: the stages of the decoder.
+    """
+    for stage in stages:
+        if isinstance(stage, ByteLevel) and all(letter in _BYTES for letter in token):
+            return bytes(_BYTES[letter] for letter in token)
+        if isinstance(stage, ByteRuns) and (found := _BYTE.fullmatch(token)):
+            return bytes([int(found[1], 16)])
+    return None
+
+
 class Suffixes:
     """Turns the marks that end words into spaces, except in the last token."""
 

@@ -156,7 +156,7 @@ async def model(service: Service, request: Request) -> Response:
 
 async def health(service: Service, request: Request) -> Response:
     """Answer GET /health."""
-    service.check_open()
+    service.check_alive()
     return JsonAnswer({"status": "ok"})
 
 

@@ -18,6 +18,7 @@ from kvc.serving.http.page_files import read_page
 from kvc.serving.http.updates import Courier
 from kvc.serving.http.workers import Workers
 from kvc.serving.models.catalog import Catalog
+from kvc.serving.models.text_model import TextModel
 from kvc.serving.scheduling import Ticket
 
 NOTE: Final = "kvc.note"  # in a scope: more for the log
@@ -95,6 +96,17 @@ class Service:
         """
         if self._draining:
             raise Closed(kind="server")
+
+    def check_alive(self) -> None:
+        """Check that requests are answered.
+
+        Raises:
+            Closed: the server is ending, or the thread of a model has ended.
+        """
+        self.check_open()
+        for model in self.catalog.models.values():
+            if isinstance(model, TextModel) and not model.scheduler.is_alive:
+                raise Closed(kind=f"scheduler of {model.name}")
 
     def note(self, ticket: Ticket) -> None:
         """Remember an answer that runs; may be called from any thread."""

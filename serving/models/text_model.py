@@ -90,7 +90,7 @@ class TextModel(Closing):
             BadSetting: the text has no tokens, or far too many.
         """
         self.check_length(len(text))
-        tokens = self.tokenizer.encode(text)
+        tokens = list(self.tokenizer.encode(text))  # bytes are no array of numbers
         if not tokens:
             expected = "a text of at least one token"
             raise BadSetting(name="prompt", expected=expected, found="none")

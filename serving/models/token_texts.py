@@ -1,6 +1,6 @@
 """`TokenTexts`: the text and the bytes of single tokens, for log probabilities."""
 
-from kvc.runtime.tokenizers import Tokenizer
+from kvc.runtime.tokenizers import Bytes, Tokenizer
 from kvc.runtime.tokenizers.library import JsonTokenizer
 
 
@@ -24,6 +24,13 @@ class TokenTexts:
         return found
 
     def raw(self, token: int) -> bytes | None:
-        """Return the bytes of a token; None for a part of a character."""
-        text = self.text(token)
-        return None if "\ufffd" in text else text.encode()
+        """Return the bytes of a token, of a part of a character, too.
+
+        None if they are unknown.
+        """
+        text, tokenizer = self.text(token), self._tokenizer
+        if "\ufffd" not in text:
+            return text.encode()
+        if isinstance(tokenizer, Bytes):
+            return bytes([token])
+        return tokenizer.raw(token) if isinstance(tokenizer, JsonTokenizer) else None

@@ -14,6 +14,8 @@ MOST_ANSWERS: Final = 128
 _SEEDS: Final = (1 << 63) - 1
 _COUNT: Final = (1 << 31) - 1
 _STRINGS: Final = 64
+_BIASES: Final = 1024
+_CHOICES: Final = 1024
 
 # Fields of OpenAI that cannot change an answer of this server.
 IGNORED: Final = frozenset(
@@ -68,6 +70,8 @@ def settings_in(fields: Fields, most: int) -> Arguments:
     for name in ("grammar", "regex"):
         made[name] = fields.text(name)
     made["choices"] = fields.listed("choices")
+    if len(fields.listed("choices") or ()) > _CHOICES:
+        raise fields.bad("choices", f"at most {_CHOICES} texts")
     made["stop_strings"] = _stops(fields)
     made["logit_bias"] = _biases(fields)
     asked = [fields.whole(one, 1, _COUNT) for one in _LIMITS if one in fields.value]
@@ -95,6 +99,8 @@ def _biases(fields: Fields) -> dict[int, float] | None:
     found = fields.inner("logit_bias")
     if found is None:
         return None
+    if len(found.value) > _BIASES:  # each costs something at each token
+        raise fields.bad("logit_bias", f"at most {_BIASES} tokens")
     made = {}
     for name in found.value:
         if not name.isdecimal() or len(name) > len(str(_COUNT)):

@@ -32,6 +32,8 @@ class Scheduler(Closing):
         program: the program, which stays open when the scheduler is closed.
         capacity: how many tokens prompt and answer of a request can have, None for no
             limit.
+        together: whether all answers are made in the same calls; if not, the weights
+            are read for each answer.
     """
 
     def __init__(self, program: Program, limits: Limits | None = None) -> None:
@@ -46,6 +48,7 @@ class Scheduler(Closing):
         self._token_input = find_tokens(find_roles(program, "prefill")[0])
         self._turns = Turns(program, self._limits)
         self.capacity = self._turns.capacity
+        self.together = self._turns.rows.together
         self._arrived: deque[Job] = deque()
         self._refused, self._began = 0, time.monotonic()
         self._changed = threading.Condition()
@@ -116,6 +119,11 @@ class Scheduler(Closing):
         found = self._turns.status
         waiting = found.waiting + len(self._arrived)
         return replace(found, waiting=waiting, refused=self._refused)
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the thread runs; it ends when the scheduler is closed."""
+        return self._thread.is_alive()
 
     def foretold_nbytes(self, tokens: int) -> int:
         """Return the bytes of one row's caches for so many tokens."""

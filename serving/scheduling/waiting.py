@@ -49,7 +49,7 @@ class Waiting:
 
     def take_if(self, condition: Callable[[Job], bool]) -> list[Job]:
         """Remove and return the jobs for which a condition holds."""
-        found = []
+        found = list[Job]()
         for name, line in list(self._clients.items()):
             left = deque[Job]()
             for job in line:

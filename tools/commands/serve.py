@@ -144,7 +144,10 @@ def _line(model: "Model", limits: "Limits") -> str:
     told = f"{model.name}: {model.does}; weights {size(weights)}"
     if not isinstance(model, TextModel):
         return told
-    rows = plural(model.scheduler.status.rows, "row")
+    count = model.scheduler.status.rows
+    rows = plural(count, "row")
+    if count > 1 and not model.scheduler.together:
+        rows += " that decode one by one (kvc compile --max-batch N: together)"
     adapters = f"; adapters {', '.join(model.adapters)}" if model.adapters else ""
     return f"{told}, caches {_caches(model, limits)}; {rows}{adapters}"
 

@@ -284,3 +284,13 @@ def test_a_tokenizer_that_lets_others_run_gives_the_same_tokens(special, monkeyp
         wanted = made.encode(text, special)
         assert made.letting_run().encode(text, special) == wanted
     assert len(wanted) > 10_000
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+def test_the_bytes_of_tokens_are_those_of_the_text(kind):
+    _, tokenizer = pair_of(kind)
+    text = "aé€👍"
+    raw = [tokenizer.raw(token) for token in tokenizer.encode(text, special=False)]
+    known = b"".join(one for one in raw if one)
+    assert text.encode().endswith(known)
+    assert "👍".encode() in known

@@ -1,5 +1,6 @@
 """Clients that break off, write nonsense, or never finish; bundles that change."""
 
+import asyncio
 import json
 import shutil
 import socket
@@ -9,6 +10,8 @@ import openai
 import pytest
 from daily import RARELY
 from running_servers import limits, running, wait_for
+
+from kvc.serving.scheduling import Limits
 
 HELLO = [{"role": "user", "content": "Hello"}]
 GREEDY = {"model": "chat", "messages": HELLO, "temperature": 0}
@@ -343,3 +346,49 @@ def test_answers_that_run_may_finish_as_the_server_ends(chat_bundle):
         for chunk in stream:
             text += chunk.choices[0].delta.content or ""
         assert text == wanted.choices[0].message.content
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(600, marks=RARELY)])
+def test_a_crowd_that_comes_and_leaves_leaves_nothing(chat_bundle, count):
+    async def ask(client, number):
+        given = {**GREEDY, "max_tokens": 30, "user": str(number % 7)}
+        given["messages"] = [{"role": "user", "content": f"Hello {number}"}]
+        if number % 5 == 0:
+            made = await client.chat.completions.create(**given)
+            return made.choices[0].message.content
+        text = ""
+        stream = await client.chat.completions.create(stream=True, **given)
+        async with stream:
+            async for chunk in stream:
+                text += chunk.choices[0].delta.content or ""
+                if number % 3 == 0 and text:
+                    return None
+        return text
+
+    async def crowd(port):
+        url = f"http://127.0.0.1:{port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+            asked = [ask(client, number) for number in range(count)]
+            return await asyncio.gather(*asked)
+
+    room = limits(queue=count, connections=2 * count)
+    roomy = Limits(queue=count)
+    with running({"chat": chat_bundle}, room, scheduling=roomy) as server:
+        first = asyncio.run(crowd(server.port))
+        wait_for(lambda: status(server).running == status(server).waiting == 0)
+        wait_for(lambda: not server.service._running)
+        wait_for(lambda: not server.server.server_state.tasks)
+        again = asyncio.run(crowd(server.port))
+        assert first == again
+        assert sum(text is not None for text in first) > count / 2
+        assert is_well(server)
+
+
+def test_a_model_whose_thread_has_ended_is_told_by_health(chat_bundle):
+    with running({"chat": chat_bundle}) as server:
+        assert server.ask("GET", "/health").status == 200
+        server.service.catalog.models["chat"].scheduler.close()
+        answer = server.ask("GET", "/health")
+        assert answer.status == 503
+        told = answer.json["error"]["message"]
+        assert "the scheduler of chat has been closed" in told

@@ -1,18 +1,20 @@
 """Bundles as models: prompts of chats, settings, and what is refused."""
 
+import threading
+
 import pytest
 import torch
 from adding_model import write_chat
 
 from kvc.compiler import Method, compile_program
-from kvc.runtime import load
+from kvc.runtime import generate, load
 from kvc.runtime.tokenizers import chat_template_of
 from kvc.schema.errors import BadSetting, UnknownModel, UnknownName, WrongModel
 from kvc.serving.models.catalog import Catalog
 from kvc.serving.models.chat_prompts import Chat
 from kvc.serving.models.opening import open_model
 from kvc.serving.models.replies import FreeReply
-from kvc.serving.scheduling import Limits
+from kvc.serving.scheduling import Limits, Request
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "add"}}
@@ -113,6 +115,24 @@ def test_reasoning_and_calls_are_read_however_they_are_cut(chat, size):
     assert found["reasoning_content"] == "well"
     (call,) = reply.calls
     assert (call.name, call.arguments) == ("add", '{"a": 1}')
+
+
+def test_a_model_of_bytes_answers(bare, chat):
+    with bare.program.session() as session:
+        wanted = "".join(generate(session, "Hello", max_tokens=5, temperature=0).text())
+    box, ended = [], threading.Event()
+
+    def listen(update):
+        box.append(update.text)
+        if update.ending is not None:
+            ended.set()
+
+    settings = bare.settings({"max_tokens": 5, "temperature": 0}, in_chat=False)
+    bare.submit(Request(bare.encode("Hello"), settings, bare.tokenizer), listen)
+    assert ended.wait(20)
+    assert "".join(box) == wanted
+    for model in (bare, chat):
+        model.warm_up()
 
 
 def test_models_are_found_by_name(chat, plain, embedding_bundle):
