@@ -42,7 +42,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 # No test may fail by the draw of the day: only an exhaustive run draws new cases.
 # What a health check finds slow is a busy machine.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("same", derandomize=True, database=None, **CALM)
+settings.register_profile(
+    "same", derandomize=True, database=None, max_examples=50, **CALM
+)
 settings.register_profile("new", print_blob=True, **CALM)
 
 

@@ -89,7 +89,7 @@ OPTIONS = st.one_of(
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16)
 
 
-@every(2, "way", "kind")
+@every(4, "way", "kind")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
