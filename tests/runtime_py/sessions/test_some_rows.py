@@ -175,6 +175,25 @@ def test_the_first_tokens_of_a_row_are_copied(programs, kind, tokens):
             np.testing.assert_array_equal(made, expected)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_kept_copies_of_a_row_do_not_go_with_a_part_of_it(programs, kind):
+    with programs[kind].session(batch=2, snapshots=4) as session:
+        session.prefill(TOKENS[:2, :5])
+        for turn in range(5, 20):
+            session.some_rows(0).decode(TOKENS[:1, turn : turn + 1])
+        before = contents(session, 1)
+        if kind == "sums":
+            with pytest.raises(NotRewindable, match="do not go with it"):
+                session.copy_row(0, 1, tokens=18)
+            assert contents(session, 1) == before
+            assert session.position.tolist() == [20, 5]
+        else:
+            session.copy_row(0, 1, tokens=18)
+            assert session.position.tolist() == [20, 18]
+        session.copy_row(0, 0, tokens=18)  # the row itself has them
+        assert session.position.tolist()[0] == 18
+
+
 def test_a_part_that_a_row_cannot_go_back_to_is_refused(programs):
     program = programs["sums"]
     with program.session(batch=2) as session:

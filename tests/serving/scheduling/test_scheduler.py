@@ -298,9 +298,9 @@ def test_a_defect_anywhere_leaves_a_scheduler_that_answers(
         plain, broken = getattr(owner, name), [True]
 
         def fails_once(*given):
-            if turns.waiting or turns._admission.jobs:
-                if broken.pop() if broken else False:
-                    raise ZeroDivisionError("a defect")
+            works = turns.waiting or turns._admission.jobs
+            if works and broken and broken.pop():
+                raise ZeroDivisionError("a defect")
             return plain(*given)
 
         monkeypatch.setattr(owner, name, fails_once)
