@@ -16,6 +16,7 @@ from kvc.runtime import (
     load,
 )
 from kvc.runtime.execution import frames
+from kvc.runtime.states.addresses import StateAddresses
 
 KINDS = ("cache", "rings", "sums")
 TOKENS = np.random.default_rng(2).integers(0, VOCAB, (4, 20))
@@ -87,6 +88,22 @@ def test_one_binding_serves_sessions_forks_and_rows(programs, monkeypatch):
         with program.session(batch=rows, capacity=32) as session:
             session.some_rows(0).prefill(TOKENS[:1, :3])
         assert len(bound) == 2  # one of each method
+
+
+def test_what_stands_in_for_states_is_reserved_once(programs, monkeypatch):
+    """A frame for each of many sizes would else take the addresses of all states."""
+    made, stand_in = [], StateAddresses.stand_in
+    monkeypatch.setattr(
+        StateAddresses,
+        "stand_in",
+        lambda places: (made.append(places), stand_in(places))[1],
+    )
+    with programs["cache"].session(batch=4, capacity=40) as session:
+        for count in (1, 2, 3, 4):
+            session.some_rows(0, count).prefill(TOKENS[:count, :count])
+        session.decode(TOKENS[:, :1])
+        assert session.position.tolist() == [11, 10, 8, 5]
+    assert len(made) == 1
 
 
 def test_what_is_prepared_need_not_be_bound_at_a_call(programs, monkeypatch):
