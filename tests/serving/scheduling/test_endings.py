@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from asked_requests import SHORT, Heard, ask, assert_as_alone
-from drafting_rows import VOCAB, write_checked
+from drafting_rows import VOCAB
 
 from kvc.runtime import BadTokenizer, Closed, OutOfMemory, load
 from kvc.runtime.generation import GenerationSettings
@@ -19,9 +19,9 @@ PROMPT = tuple(np.random.default_rng(0).integers(6, VOCAB, 25).tolist())
 LONG = GenerationSettings(max_tokens=30)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return write_checked(tmp_path_factory.mktemp("ends") / "m.kvc", "cache", seq=32)
+@pytest.fixture
+def path(bundles):
+    return bundles["cache"]
 
 
 @pytest.fixture

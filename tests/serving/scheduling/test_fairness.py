@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 from asked_requests import SHORT, Heard, ask, assert_as_alone
-from drafting_rows import VOCAB, write_checked
+from drafting_rows import VOCAB
+from made_once import MadeOnce
 
 from kvc.runtime import BadSetting, load
 from kvc.runtime.generation import GenerationSettings
@@ -17,10 +18,8 @@ PROMPT = tuple(np.random.default_rng(0).integers(6, VOCAB, 60).tolist())
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("fair"), {}
-    for kind in ("cache", "sums"):
-        made[kind] = load(write_checked(folder / f"{kind}.kvc", kind, seq=32))
+def programs(bundles):
+    made = MadeOnce(lambda kind: load(bundles[kind]))
     yield made
     for program in made.values():
         program.close()

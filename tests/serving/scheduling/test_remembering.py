@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from asked_requests import SHORT, Heard, alone, ask, assert_as_alone
-from drafting_rows import VOCAB, write_checked
+from drafting_rows import VOCAB
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_once import MadeOnce
 from peft_adapters import convert, save_adapter
-from served_models import chat_model, write_chat_bundle
+from served_models import chat_model
 
 from kvc.runtime import AdapterInUse, UnknownName, load
 from kvc.runtime.generation import GenerationSettings
@@ -19,10 +20,10 @@ PROMPT = tuple(LETTERS)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """Return a folder with a bundle of some rows, and two adapters for it."""
-    home = tmp_path_factory.mktemp("remembered")
-    with load(write_chat_bundle(home / "m.kvc")) as program:
+def home(chat_bundle):
+    """Return the folder of a bundle of some rows, with two adapters for it."""
+    home = chat_bundle.parent
+    with load(chat_bundle) as program:
         save_adapter(chat_model(), home / "clerk", seed=5)
         convert(home / "clerk", program, home / "clerk.kva")
     return home
@@ -30,17 +31,15 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def program(home):
-    with load(home / "m.kvc") as opened:
+    with load(home / "chat.kvc") as opened:
         for name in ("poet", "clerk"):
             opened.adapters.load(home / f"{name}.kva")
         yield opened
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("kinds"), {}
-    for kind in ("cache", "sums"):
-        made[kind] = load(write_checked(folder / f"{kind}.kvc", kind, seq=32))
+def kinds(bundles):
+    made = MadeOnce(lambda kind: load(bundles[kind]))
     yield made
     for program in made.values():
         program.close()
@@ -176,7 +175,7 @@ ASKED = st.lists(
 
 def check_random_requests(home, requests, limits):
     """Run requests, some of which are cancelled; all get what they get alone."""
-    with load(home / "m.kvc") as program:
+    with load(home / "chat.kvc") as program:
         for name in ("poet", "clerk"):
             program.adapters.load(home / f"{name}.kva")
         asked, found = [], []

@@ -5,12 +5,11 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 
-import drafting_models
 import numpy as np
 import pytest
 from asked_requests import SHORT, Heard, alone, ask, assert_as_alone
 from daily import only
-from drafting_rows import VOCAB, write_checked
+from drafting_rows import VOCAB
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_once import MadeOnce
@@ -32,16 +31,8 @@ PROMPT = tuple(np.random.default_rng(0).integers(0, VOCAB, 25).tolist())
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-
-    def opened(kind):
-        path = folder / f"{kind}.kvc"
-        if kind == "one row":
-            return load(drafting_models.write_decoder(path))
-        return load(write_checked(path, kind, seq=32))
-
-    made = MadeOnce(opened)
+def programs(bundles):
+    made = MadeOnce(lambda kind: load(bundles[kind]))
     yield made
     for program in made.values():
         program.close()
