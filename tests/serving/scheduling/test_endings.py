@@ -213,3 +213,25 @@ def test_a_request_can_be_made_by_a_listener_and_close_called(program):
     assert second.last.ending == "cancelled"
     scheduler.close()
     assert endings_of(second) == ["cancelled"]
+
+
+def test_a_failed_step_of_one_session_ends_its_request_alone(bundles, monkeypatch):
+    with load(bundles["one row"]) as program, Scheduler(program) as scheduler:
+        rows, broken = scheduler._turns.rows, [True]
+        step = rows.step
+
+        def fails_once(tokens):
+            if 1 in tokens and broken and broken.pop():
+                raise OutOfMemory(what="states", nbytes=1, reason="none is left")
+            return step(tokens)
+
+        monkeypatch.setattr(rows, "step", fails_once)
+        held = threading.Event()
+        first, others = Heard(), []
+        scheduler.submit(Request(PROMPT[:5], LONG), lambda u: (held.wait(30), first(u)))
+        others = [ask(scheduler, PROMPT[n : n + 4]) for n in (6, 12)]
+        held.set()
+        endings = [one.last.ending for one in (first, *others)]
+        assert endings == ["max_tokens", "failed", "max_tokens"]
+        assert isinstance(others[0].last.error, OutOfMemory)
+        assert_as_alone(program, others[1], PROMPT[12:16])
