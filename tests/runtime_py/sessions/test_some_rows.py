@@ -1,5 +1,7 @@
 """Calls of some rows of a session; parts of rows; one binding for many sessions."""
 
+import threading
+
 import numpy as np
 import pytest
 from drafting_rows import write_checked
@@ -19,6 +21,7 @@ from kvc.runtime.execution import frames
 from kvc.runtime.states.addresses import StateAddresses
 
 KINDS = ("cache", "rings", "sums")
+CAPACITY = {"cache": 32, "sums": 32}
 TOKENS = np.random.default_rng(2).integers(0, VOCAB, (4, 20))
 
 
@@ -223,3 +226,39 @@ def test_a_part_that_a_row_cannot_go_back_to_is_refused(programs):
         assert [contents(session, row) for row in range(2)] == before
         session.copy_row(0, 1, tokens=5)
         assert contents(session, 1) == contents(session, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_go_from_session_to_session_in_several_threads(programs, kind):
+    """Sessions that fork and close, and rows of larger ones, get what one gets."""
+    program, found = programs[kind], []
+
+    def logits(session, row):
+        made = [session.prefill(TOKENS[row : row + 1, :5])]
+        places = range(5, 9)
+        return made + [session.decode(TOKENS[row : row + 1, n : n + 1]) for n in places]
+
+    expected = []
+    for row in range(4):
+        with program.session(batch=1, capacity=CAPACITY.get(kind)) as session:
+            expected.append(logits(session, row))
+
+    def works(number):
+        for turn in range(12):
+            row, batch = (number + turn) % 4, 1 + turn % 3
+            with program.session(batch=batch, capacity=CAPACITY.get(kind)) as session:
+                with session.fork() as fork:
+                    made = logits(fork.some_rows(batch - 1), row)
+                again = logits(session.some_rows(0), row)
+            pairs = zip(expected[row] * 2, made + again, strict=True)
+            found.extend(np.array_equal(one, other) for one, other in pairs)
+            if turn % 5 == number:
+                program.release()
+
+    threads = [threading.Thread(target=works, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 * 12 * 10
+    assert all(found)
