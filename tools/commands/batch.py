@@ -260,16 +260,7 @@ def limits_of(caps: Caps) -> "Limits":
     """Return the limits of a scheduler."""
     from kvc.serving.scheduling import Limits
 
-    plain = Limits()
-    remembered = plain.remembered_nbytes
-    if caps.nbytes is not None:
-        remembered = min(remembered, caps.nbytes // 2)
-    return Limits(
-        rows=caps.rows,
-        nbytes=caps.nbytes,
-        remembered_nbytes=remembered,
-        capacity=caps.capacity,
-    )
+    return Limits(rows=caps.rows, nbytes=caps.nbytes, capacity=caps.capacity)
 
 
 def _nbytes(text: str | None) -> int | None:
