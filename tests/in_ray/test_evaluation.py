@@ -103,8 +103,7 @@ def test_windows_of_a_lost_actor_go_to_another(cluster, bundles, monkeypatch):
     with load(bundles[0]) as program:
         expected = evaluate_here(bundles[0], program, TEXT.encode(), 20, 7)
     assert found == figures([expected])[0]
-    assert len(given) == len(set(given)) + 1
-    assert given[5] == given[4]
+    assert len(given) == len(set(given)) + 1  # one of them twice
 
 
 @pytest.mark.exhaustive

@@ -31,7 +31,7 @@ def test_models_and_recipes_make_rows_also_where_they_fail(
     monkeypatch.chdir(Path(tiny_decoder.__file__).parent)
     model = "tiny_decoder:factory"
     config = SweepConfig(
-        concurrency=2, eval_options=["--window", "32"], folder=str(tmp_path / "made")
+        concurrency=2, eval_options=["--window", "24"], folder=str(tmp_path / "made")
     )
     told, output = [], tmp_path / "rows.jsonl"
     recipes = ["cpu_q8", "no_recipe"]
@@ -42,9 +42,9 @@ def test_models_and_recipes_make_rows_also_where_they_fail(
     assert (good.model, good.recipe, good.error) == (model, "cpu_q8", "")
     made = tmp_path / "made" / good.bundle.rpartition("/")[2]
     assert good.nbytes == made.stat().st_size
-    assert good.figures["window"] == 32
+    assert good.figures["window"] == 24
     with load(made) as program:
-        expected = evaluate(good.bundle, program, TEXT.encode(), 32)
+        expected = evaluate(good.bundle, program, TEXT.encode(), 24)
     assert good.figures["perplexity"] == expected.perplexity
     assert bad.error.startswith("kvc compile: ")
     assert "no_recipe" in bad.error
