@@ -34,6 +34,7 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "dump",
         "diff",
         "generate",
+        "batch",
         "transcribe",
         "embed",
         "classify",
