@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kvc.ray.config import BundleConfig
-from kvc.ray.package import find_ray
+from kvc.ray.package import check_processors, find_ray
 from kvc.ray.worker import Ready, Worker
 from kvc.schema.closing import Closing
-from kvc.schema.errors import ActorLost, BadSetting, BatchDiffers, KvcError
+from kvc.schema.errors import ActorLost, KvcError, NodeDiffers
 from kvc.serving.batch import Outcome, Row, failure_of
 
 _MOST_LOST: Final = 3  # actors that a row may be lost with
@@ -56,7 +56,7 @@ class RayAnswering(Closing):
 
         Raises:
             BadSetting: the cluster has too few processors.
-            BatchDiffers: a node has another bundle.
+            NodeDiffers: a node has another bundle.
             ActorLost: an actor has not started.
             KvcError: an actor cannot load the bundle.
         """
@@ -66,7 +66,7 @@ class RayAnswering(Closing):
         self._lost = Counter[int]()
         self._actors, self._idle = list[_Actor](), list[_Actor]()
         self._calls = dict[Any, _Actor]()  # of Ray's references
-        check_processors(self._ray, config, spare=0)
+        check_processors(self._ray, config.actors[0], config.num_cpus)
         self._remote = self._ray.remote(Worker).options(
             num_cpus=config.num_cpus,
             scheduling_strategy="SPREAD",
@@ -97,7 +97,7 @@ class RayAnswering(Closing):
             seconds: how long to wait for the first; None for as long as it takes.
 
         Raises:
-            ActorLost, BatchDiffers, KvcError: as `__init__`, for actors that start in
+            ActorLost, NodeDiffers, KvcError: as `__init__`, for actors that start in
                 place of lost ones.
         """
         self._give()
@@ -199,13 +199,13 @@ class RayAnswering(Closing):
         """Let an actor take rows.
 
         Raises:
-            BatchDiffers: it has another bundle.
+            NodeDiffers: it has another bundle.
         """
         if ready.digest != self._digest:
-            raise BatchDiffers(
-                path=f"{self._config.model_source} on node {ready.node[:12]}",
-                what="bundle",
-                began=self._digest[:16],
+            raise NodeDiffers(
+                path=self._config.model_source,
+                node=ready.node[:12],
+                expected=self._digest[:16],
                 found=ready.digest[:16],
             )
         actor.room = ready.room
@@ -236,23 +236,3 @@ class RayAnswering(Closing):
             reason = f"{_MOST_LOST} actors that had the row were lost"
             self._done.append(failure_of(row, ActorLost(reason=reason)))
         self._begin()
-
-
-def check_processors(ray: Any, config: BundleConfig, spare: int) -> None:  # noqa: ANN401
-    """Check that a cluster has processors for all actors: without them they wait.
-
-    Args:
-        ray: the package Ray, connected to a cluster.
-        config: how many actors there are.
-        spare: how many processors others need.
-
-    Raises:
-        BadSetting: there are too few.
-    """
-    found = int(ray.cluster_resources().get("CPU", 0))
-    wanted = config.actors[0] * config.num_cpus + spare
-    if wanted > found:
-        more = f" and {spare} for reading" if spare else ""
-        expected = f"at most {found} processors, which the cluster has"
-        told = f"{config.actors[0]} actors of {config.num_cpus}{more}"
-        raise BadSetting(name="concurrency", expected=expected, found=told)

@@ -11,9 +11,8 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kvc.ray.answering import check_processors
 from kvc.ray.config import BundleConfig
-from kvc.ray.package import find_ray
+from kvc.ray.package import check_processors, find_ray
 from kvc.schema.errors import BadSetting
 from kvc.serving.batch import Answering, Outcome, row_from
 
@@ -68,7 +67,7 @@ class Processor:
             BadSetting: the cluster has too few processors: one is needed for reading.
         """
         config = self.config
-        check_processors(find_ray(), config, spare=1)
+        check_processors(find_ray(), config.actors[0], config.num_cpus, spare=1)
         pool, more = _pool_of(config)
         prepare, beside = self._before
         dataset = dataset.map(prepare, **beside)

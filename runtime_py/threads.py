@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from kvc.schema.errors import BadSetting, ThreadsFixed
@@ -94,7 +95,10 @@ def default_threads() -> int:
     too.
     """
     allowed = os.sched_getaffinity(0)
-    limits = [len({_core_of(processor) for processor in allowed}), *_group_limits()]
+    limits = [
+        len({_core_of(processor) for processor in allowed}),
+        *chain.from_iterable(map(_limit_of, own_groups())),
+    ]
     variable = os.environ.get("OMP_NUM_THREADS", "")
     if variable.isdecimal() and int(variable):
         limits.append(int(variable))
@@ -141,8 +145,8 @@ def _core_of(processor: int) -> str:
         return str(processor)
 
 
-def _group_limits() -> Iterator[int]:
-    """Yield the processor limit of each control group of this process."""
+def own_groups() -> Iterator[Path]:
+    """Yield the folder of each control group of this process, the innermost first."""
     try:
         own = _OWN_GROUP.read_text().splitlines()
     except OSError:
@@ -153,7 +157,7 @@ def _group_limits() -> Iterator[int]:
         folder = _GROUPS / line.removeprefix("0::/")
         for group in (folder, *folder.parents):
             if group.is_relative_to(_GROUPS):
-                yield from _limit_of(group)
+                yield group
 
 
 def _limit_of(group: Path) -> Iterator[int]:

@@ -1,79 +1,20 @@
-"""`kvc batch --ray`: where the actors are, and how many.
+"""`kvc batch --ray`: actors on a cluster that answer rows.
 
-In: options of the command line. Out: actors on a cluster that answer rows; the journal
-and the output stay with this process.
+The journal and the output stay with this process.
 """
 
-import os
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import click
-
-from kvc.tools.numbers import WholeNumber
+from kvc.tools.cluster import Cluster, connected
 from kvc.tools.options import Loading
 
 if TYPE_CHECKING:
-    from kvc.ray import BundleConfig, RayAnswering
+    from kvc.ray import RayAnswering
     from kvc.runtime.generation import Arguments
     from kvc.serving.scheduling import Limits
-
-_PATIENCE: Final = 10.0  # seconds
-_QUIET: Final = {"log_to_driver": False, "logging_level": "error"}
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A cluster of Ray.
-
-    Attributes:
-        address: its address; None for what RAY_ADDRESS says, else a cluster that runs
-            on this machine, else one that ends with the command.
-        actors: the number of actors; None for one on each node.
-    """
-
-    address: str | None
-    actors: int | None
-
-
-def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a cluster to a command, which receives them as `cluster`."""
-
-    @click.option(
-        "--ray",
-        "uses_ray",
-        is_flag=True,
-        help="Let actors of a Ray cluster answer (kvc[ray]). BUNDLE and adapters have "
-        "the same path on all nodes.",
-    )
-    @click.option(
-        "--address",
-        metavar="HOST:PORT",
-        help="The address of the cluster; local for one of this machine that ends with "
-        "the command.  [default: that of RAY_ADDRESS, else one that runs here, else "
-        "local]",
-    )
-    @click.option(
-        "--actors",
-        type=WholeNumber(min=1),
-        metavar="N",
-        help="The number of actors, of --threads processors each.  [default: one on "
-        "each node, with all processors]",
-    )
-    @wraps(command)
-    def with_cluster(
-        uses_ray: bool, address: str | None, actors: int | None, **others: object
-    ) -> None:
-        if not uses_ray and (address is not None or actors is not None):
-            raise click.UsageError("--address and --actors go with --ray")
-        cluster = Cluster(address, actors) if uses_ray else None
-        command(cluster=cluster, **others)
-
-    return with_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,60 +48,21 @@ def on_cluster(
         digest: the digest of the bundle.
 
     Raises:
-        MissingPackage: Ray is not installed.
-        click.ClickException: there is no cluster at the address.
+        MissingPackage, click.ClickException: as `connected`.
         KvcError: as `RayAnswering`.
     """
-    from kvc.ray import RayAnswering
-    from kvc.ray.package import find_ray
+    with connected(cluster, shared.loading.threads) as actors:
+        from kvc.ray import BundleConfig, RayAnswering
 
-    ray = find_ray()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        _check_listening(cluster.address)
-        ray.init(address=cluster.address, include_dashboard=None, **_QUIET)
-    except (OSError, ValueError, RuntimeError) as error:
-        told = f"cannot connect to the cluster {cluster.address}: {error}"
-        raise click.ClickException(told) from error
-    try:
-        config = _config(ray, cluster, shared)
+        config = BundleConfig(
+            model_source=shared.bundle,
+            concurrency=actors.count,
+            num_cpus=actors.threads,
+            sampling_params=shared.settings,
+            limits=shared.limits,
+            adapters=shared.adapters,
+            default_adapter=shared.loading.adapter,
+            mode=shared.loading.mode,
+        )
         with RayAnswering(config, digest) as answering:
             yield answering
-    finally:
-        ray.shutdown()
-
-
-def _check_listening(address: str | None) -> None:
-    """Check that a host listens: Ray tries for minutes.
-
-    Raises:
-        OSError: it does not.
-    """
-    host, colon, port = (address or "").rpartition(":")
-    if colon and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), _PATIENCE).close()
-
-
-def _config(ray: Any, cluster: Cluster, shared: Shared) -> "BundleConfig":  # noqa: ANN401
-    """Return the settings of actors, as many as there are nodes by default."""
-    from kvc.ray import BundleConfig
-
-    processors = [
-        int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]
-    ]
-    able = [count for count in processors if count]
-    actors = cluster.actors or max(1, len(able))
-    threads = shared.loading.threads
-    if threads is None:
-        each = -(-actors // max(1, len(able)))  # actors of a node
-        threads = max(1, min(able, default=1) // each)
-    return BundleConfig(
-        model_source=shared.bundle,
-        concurrency=actors,
-        num_cpus=threads,
-        sampling_params=shared.settings,
-        limits=shared.limits,
-        adapters=shared.adapters,
-        default_adapter=shared.loading.adapter,
-        mode=shared.loading.mode,
-    )

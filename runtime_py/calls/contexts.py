@@ -34,8 +34,10 @@ from kvc.runtime.execution.moving import mover_of
 from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, borrowed, copy_into, own_copy, place_of
+from kvc.runtime.states.addresses import StateAddresses
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Buffer
+from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import StateMemory
 
 FRAMES_KEPT = 48
@@ -66,6 +68,7 @@ class ExecutionContext:
         self.served: StateMemory | None = None
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
         self._fixed: set[int] = set()  # methods whose bindings cannot be moved
+        self._stood: tuple[object, Sequence[Array]] | None = None
 
     def bind(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
@@ -121,7 +124,7 @@ class ExecutionContext:
             sizes = entry.solve(inputs, states)
             demand = entry.demand(sizes)
             states.check_growth(demand)
-            stand_in = places.stand_in(rows)
+            stand_in = self._stand_in(places, rows)
             found = self._bind(entry, sizes, demand, (), stand_in, None)
             frame = found.frame
             beside = (*frame.inputs, *frame.outputs)
@@ -134,6 +137,22 @@ class ExecutionContext:
         assert found.mover is not None
         found.mover.move(*places.at(rows))
         return found
+
+    def _stand_in(
+        self, places: StateAddresses, rows: RowRange | None
+    ) -> Sequence[Array]:
+        """Return what stands in for states; frames of equal sizes share its addresses.
+
+        Raises:
+            OutOfMemory: the system provides no address space.
+        """
+        if self._stood is None or self._stood[0] != places.sizes:
+            self._stood = places.sizes, places.stand_in()
+        whole = self._stood[1]
+        if rows is None:
+            return whole
+        both = zip(rows.states, whole, strict=True)
+        return [one[: rows.count] if own else one for own, one in both]
 
     def _bind(
         self,

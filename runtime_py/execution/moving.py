@@ -42,6 +42,7 @@ class Mover:
         """
         if to is self._at:
             return
+        self._at = None  # until all have moved: an interrupt may strike at any point
         for held, indices, states, offsets in self._moved:
             held[indices] = addresses[states] + offsets
         self._at = to

@@ -9,13 +9,13 @@ distinguishes recipes with fewer tokens.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime.generation.log_probabilities import log_probabilities
-from kvc.runtime.scoring.scorers import Logits, Scorer
+from kvc.runtime.scoring.scorers import Logits, Scorer, WindowTokens
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 
@@ -42,25 +42,41 @@ class Divergence:
     same: float
 
 
+@frozen
+class Compared:
+    """The comparison of the rows of a window.
+
+    Attributes:
+        nats: the divergence of each row, float64 [n].
+        same: for how many rows both models have the same likeliest token.
+    """
+
+    nats: Exact
+    same: int
+
+
+def divergence_of(compared: Sequence[Compared]) -> Divergence:
+    """Return the divergence, averaged over the rows of windows."""
+    nats = np.concatenate([each.nats for each in compared])
+    mean = float(nats.mean())
+    known = mean < math.inf and len(nats) > 1
+    error = float(nats.std(ddof=1)) / math.sqrt(len(nats)) if known else math.inf
+    return Divergence(mean, error, sum(each.same for each in compared) / len(nats))
+
+
 class Beside:
-    """The reference model, which runs on the same windows as the scored model.
+    """The reference model, which runs on the same window as the scored model.
 
     Attributes:
         seconds: the time of the reference's runs and of the comparison.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, window: WindowTokens) -> None:
         self.seconds = 0.0
-        self._scorer = scorer
-        self._rows: Iterator[Logits] = iter(())
+        self._rows = scorer.logits(window.tokens, window.first)
         self._left: Logits = np.empty((0, 0), np.float32)
         self._found: list[Exact] = []
         self._same = 0
-
-    def begin(self, tokens: Sequence[int], first: int) -> None:
-        """Begin a window; the arguments are the same as for `Scorer.logits`."""
-        self._rows = self._scorer.logits(tokens, first)
-        self._left = self._left[:0]
 
     def add(self, expected: Exact) -> None:
         """Compare the scored model's next rows with the same rows of the reference.
@@ -83,13 +99,9 @@ class Beside:
             self._left, done = self._left[count:], done + count
         self.seconds += time.perf_counter() - began
 
-    def divergence(self) -> Divergence:
-        """Return the divergence, averaged over all compared rows."""
-        nats = np.concatenate(self._found)
-        mean = float(nats.mean())
-        known = mean < math.inf and len(nats) > 1
-        error = float(nats.std(ddof=1)) / math.sqrt(len(nats)) if known else math.inf
-        return Divergence(mean, error, self._same / len(nats))
+    def compared(self) -> Compared:
+        """Return the comparison of all rows."""
+        return Compared(np.concatenate(self._found), self._same)
 
     def _compare(self, logits: Logits, expected: Exact) -> None:
         """Compare rows of the reference with the same rows of the scored model.

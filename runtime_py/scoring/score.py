@@ -4,24 +4,16 @@ In: a program and tokens. Out: a `Score`.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from itertools import islice
-from typing import Final
 
-import numpy as np
-
-from kvc.runtime.generation.log_probabilities import log_probabilities
-from kvc.runtime.scoring.divergence import Beside, Divergence, Exact
-from kvc.runtime.scoring.scorers import Logits, Scorer, cut_windows, find_scorer
+from kvc.runtime.scoring.divergence import Divergence, divergence_of
+from kvc.runtime.scoring.scorers import cut_tokens
+from kvc.runtime.scoring.window_scores import WindowScore, WindowScorer
 from kvc.runtime.sessions.program import Program
-from kvc.schema.errors import BadSetting, UnusableLogits
+from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 
 ScoreProgress = Callable[[int, int], None]  # tokens done, tokens in all
-
-_USUAL_WINDOW: Final = 1024
 
 
 @frozen
@@ -96,78 +88,47 @@ def score_tokens(
         KvcError: as `Session.call`.
     """
     report = progress or (lambda done, total: None)
-    bits, counted = 0.0, 0
-    with ExitStack() as opened:
-        scorers = [
-            find_scorer(one, opened.enter_context(one.session()))
-            for one in (program, against)
-            if one is not None
-        ]
-        scorer, beside = scorers[0], [Beside(one) for one in scorers[1:]]
-        length, step = _window(scorers, window, stride, len(start))
-        began = 0.0
-        for part in cut_windows(len(tokens), length, step, bool(start)):
-            report(part.first, len(tokens))
-            seen = [*start, *tokens[part.begin : part.end]]
-            first = len(start) + part.first - part.begin
-            if not counted:
-                for one in scorers:
-                    _warm_up(one, seen, first)
-                began = time.perf_counter()
-            for other in beside:
-                other.begin(seen, first)
-            at = first
-            for logits in scorer.logits(seen, first):
-                chosen = seen[at : at + len(logits)]
-                _check_tokens(logits, chosen)
-                expected = log_probabilities(logits)
-                bits += _bits(expected, chosen)
-                at += len(logits)
-                for other in beside:
-                    other.add(expected)
-            counted += part.end - part.first
-    if not counted:
-        raise BadSetting(name="text", expected="2 tokens or more", found=len(tokens))
-    seconds = time.perf_counter() - began - sum(other.seconds for other in beside)
-    divergence = beside[0].divergence() if beside else None
-    return Score(bits, counted, length, step, scorer.method, seconds, divergence)
+    found = list[WindowScore]()
+    with WindowScorer(program, against) as scorer:
+        length, step = scorer.sizes(window, stride, len(start))
+        done = 0 if start else 1
+        for part in cut_tokens(tokens, start, length, step):
+            report(done, len(tokens))
+            found.append(scorer.score(part))
+            done += part.scored
+    return score_of(found, length, step, scorer.method)
 
 
-def _window(
-    scorers: Sequence[Scorer], window: int | None, stride: int | None, start: int
-) -> tuple[int, int]:
-    """Return the length of a window and the stride, both in tokens.
+def score_of(
+    found: Sequence[WindowScore], window: int, stride: int, method: str
+) -> Score:
+    """Add up the scores of windows.
+
+    Args:
+        found: the scores of all windows, in the order of the text: sums of the same
+            numbers in another order would be rounded differently.
+        window: the length of a window.
+        stride: the distance from the start of a window to the start of the next.
+        method: the method that computed the logits.
 
     Raises:
-        BadSetting: a window is longer than one of the models allows.
+        BadSetting: there is no window.
     """
-    most = [one.most for one in scorers if one.most is not None]
-    room = min(most) - start if most else None
-    length = min(_USUAL_WINDOW, room or _USUAL_WINDOW) if window is None else window
-    if room is not None and length > room:
-        raise BadSetting(name="window", expected=f"up to {room}", found=length)
-    return length, max(1, length // 2) if stride is None else stride
-
-
-def _warm_up(scorer: Scorer, tokens: Sequence[int], first: int) -> None:
-    """Make the first call of each method: first calls load, verify and pack weights."""
-    for _ in islice(scorer.logits(tokens, first), 2):
-        pass
-
-
-def _check_tokens(logits: Logits, tokens: Sequence[int]) -> None:
-    """Check that logits float32 [n, vocab] have a column for each of `tokens`.
-
-    Raises:
-        UnusableLogits: a token is outside the vocabulary.
-    """
-    for token in (min(tokens), max(tokens)):
-        if not 0 <= token < logits.shape[1]:
-            reason = f"they are for {logits.shape[1]} tokens, but the text has {token}"
-            raise UnusableLogits(reason=reason)
-
-
-def _bits(expected: Exact, tokens: Sequence[int]) -> float:
-    """Return the total bits of tokens [n], given log probabilities [n, vocab]."""
-    chosen = expected[np.arange(len(tokens)), np.array(tokens)]
-    return float(-chosen.sum() / math.log(2))
+    if not found:
+        raise BadSetting(
+            name="text", expected="2 tokens or more", found="nothing to score"
+        )
+    bits = 0.0
+    for part in found:
+        for each in part.bits:
+            bits += each
+    compared = [part.compared for part in found if part.compared is not None]
+    return Score(
+        bits,
+        sum(part.tokens for part in found),
+        window,
+        stride,
+        method,
+        sum(part.seconds for part in found),
+        divergence_of(compared) if compared else None,
+    )

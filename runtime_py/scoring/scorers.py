@@ -70,6 +70,43 @@ def cut_windows(
         begin, first = begin + stride, end
 
 
+@frozen
+class WindowTokens:
+    """The tokens of a window.
+
+    Attributes:
+        tokens: the tokens, of which the last are scored.
+        first: the index of the first scored token, 1 or more.
+    """
+
+    tokens: tuple[int, ...]
+    first: int
+
+    @property
+    def scored(self) -> int:
+        """Return the number of scored tokens."""
+        return len(self.tokens) - self.first
+
+
+def cut_tokens(
+    tokens: Sequence[int], start: Sequence[int], length: int, stride: int
+) -> Iterator[WindowTokens]:
+    """Yield the tokens of the windows of a text.
+
+    Args:
+        tokens: the tokens of the text.
+        start: tokens at the beginning of each window, which are not scored.
+        length: as `cut_windows`.
+        stride: as `cut_windows`.
+
+    Raises:
+        BadSetting: as `cut_windows`.
+    """
+    for part in cut_windows(len(tokens), length, stride, bool(start)):
+        seen = (*start, *tokens[part.begin : part.end])
+        yield WindowTokens(seen, len(start) + part.first - part.begin)
+
+
 Logits = NDArray[np.float32]
 
 

@@ -36,7 +36,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     if given is None or given.ndim > 1 or np.any(np.less(given, 0)):
         expected = "an int of 0 or more, or an array int64[batch] of them"
         raise BadSetting(name="count", expected=expected, found=repr(count))
-    starts, firsts = _check_goes_back(program, memory)
+    starts, firsts = check_goes_back(program, memory)
     if given.shape not in ((), (len(starts),)):
         expected = f"an int, or an array int64[{len(starts)}]"
         raise BadSetting(name="count", expected=expected, found=repr(given))
@@ -67,7 +67,7 @@ def rewind_rows(
         NotRewindable: a row can reach no position of its list; nothing has changed.
         CannotRewind, NoPosition, Poisoned: as `rewind`.
     """
-    starts, firsts = _check_goes_back(program, memory)
+    starts, firsts = check_goes_back(program, memory)
     found = check_rows_reach(program, memory, ends)
     counts = [start - end for start, end in zip(starts, found, strict=True)]
     return found, _go_back(program, memory, starts, counts, firsts)
@@ -81,7 +81,7 @@ def check_rows_reach(
     Raises:
         KvcError: as `rewind_rows`.
     """
-    starts, firsts = _check_goes_back(program, memory)
+    starts, firsts = check_goes_back(program, memory)
     return [
         _first_reachable(program, memory, starts, firsts, row, wanted)
         for row, wanted in enumerate(ends)
@@ -134,7 +134,7 @@ def forgettable_calls(
         CannotRewind: several rows would have to go back by the same number of tokens.
         NoPosition, Poisoned: as `rewind`.
     """
-    starts, _ = _check_goes_back(program, memory)
+    starts, _ = check_goes_back(program, memory)
     written = [kind for kind in memory.kinds if kind.group.writers & methods]
     if len(starts) > 1:
         _check_rows(program, written)
@@ -221,7 +221,7 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
         NotRewindable: a state cannot go back at all.
         Poisoned: an earlier call failed and left states partly written.
     """
-    starts, firsts = _check_goes_back(program, memory)
+    starts, firsts = check_goes_back(program, memory)
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
     counting = _counting(program)
     for kind in memory.kinds:
@@ -246,7 +246,7 @@ def trim(memory: StateMemory) -> None:
     memory.owner.synchronise()
 
 
-def _check_goes_back(
+def check_goes_back(
     program: Program, memory: StateMemory
 ) -> tuple[list[int], list[int]]:
     """Return the positions of a session, and the positions that a new session has.

@@ -10,12 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.sessions.rewinding import check_rows_reach, rewind, why_together
+from kvc.runtime.sessions.rewinding import (
+    check_goes_back,
+    check_rows_reach,
+    rewind,
+    why_together,
+)
 from kvc.runtime.sessions.sizes import count_rows, row_dim, whole_number
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import StateMemory
-from kvc.schema.errors import BadSetting, CacheOverflow, StateMismatch
+from kvc.schema.errors import BadSetting, CacheOverflow, NotRewindable, StateMismatch
 from kvc.schema.model import CursorKind, Program, ResetRule
 from kvc.schema.types import affine, symbols_of
 
@@ -78,7 +83,10 @@ def take_row(
         if limit is not None and start > limit:
             raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
     count = 0 if tokens is None else _cut(program, other, found, tokens)
-    if memory is not other or index != found:
+    copies = memory is not other or index != found
+    if copies and count:
+        _check_copied(program, other, found, count)
+    if copies:
         _copy(program, memory, index, other, found, method, count)
     if count:
         counts = np.zeros(len(memory.position()), np.int64)
@@ -103,6 +111,22 @@ def _cut(program: Program, memory: StateMemory, row: int, tokens: object) -> int
         ends[row] = [wanted]
         check_rows_reach(program, memory, ends)
     return held - wanted
+
+
+def _check_copied(program: Program, memory: StateMemory, row: int, count: int) -> None:
+    """Check that a copy of a row, which is without kept copies, can drop tokens.
+
+    Raises:
+        NotRewindable: the row itself can drop them only since copies were kept.
+    """
+    starts, firsts = check_goes_back(program, memory)
+    if starts[row] - count == firsts[row]:
+        return
+    for kind in _written(memory):
+        own = kind.group.first.cursor == 0 and bool(kind.kept_positions)
+        if kind.by_copies or (own and count > kind.most_rewindable(starts)[row]):
+            reason = "the copies that were kept of a row do not go with it"
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
 
 
 def _copy(

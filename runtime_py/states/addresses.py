@@ -54,8 +54,8 @@ class StateAddresses:
             found = self._places[first] = object(), addresses
         return found
 
-    def stand_in(self, rows: RowRange | None) -> list[Array]:
-        """Return arrays of the shapes and strides of the states, of some rows or all.
+    def stand_in(self) -> list[Array]:
+        """Return arrays of the shapes and strides of the states.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -65,11 +65,9 @@ class StateAddresses:
         ]
         arena = Arena(sum(map(align_up, sizes)), "the addresses of states")
         made, offset = list[Array](), 0
-        for number, (shape, strides, dtype) in enumerate(self._shapes):
-            if rows is not None and rows.states[number]:
-                shape = (rows.count, *shape[1:])
+        for size, (shape, strides, dtype) in zip(sizes, self._shapes, strict=True):
             made.append(np.ndarray(shape, dtype, arena.owner, offset, strides))
-            offset += align_up(sizes[number])
+            offset += align_up(size)
         return made
 
 

@@ -15,6 +15,7 @@ from kvc.schema.errors.batches import (
     BatchDiffers,
     BatchError,
     BatchRunning,
+    NodeDiffers,
 )
 from kvc.schema.errors.compiling import (
     BadBackend,
@@ -240,6 +241,7 @@ __all__ = [
     "NoPosition",
     "NoSlots",
     "NoSpace",
+    "NodeDiffers",
     "NotCalibrated",
     "NotEncoded",
     "NotFinite",

@@ -56,6 +56,19 @@ class BadJournal(BatchError):
     template = "{path} is not the journal of a batch: {reason}; remove it, or give another output"
 
 
+class NodeDiffers(BatchError):
+    """A node of a cluster has another bundle than the driver, at the same path.
+
+    Attributes: path (of the bundle), node (its id), expected, found (digests).
+    """
+
+    path: str
+    node: str
+    expected: str
+    found: str
+    template = "{path} on node {node} is another bundle: expected the digest {expected}, found {found}; copy one file to all nodes"
+
+
 class ActorLost(BatchError):
     """An actor of a cluster was lost, or has not started."""
 

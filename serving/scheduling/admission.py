@@ -6,16 +6,20 @@ none, if its bytes do not fit, or if another request is about to read the same t
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Final
 
-import numpy as np
-
+from kvc.schema.errors import KvcError
 from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.memory import RowMemory
-from kvc.serving.scheduling.rows import Chosen, Rows
+from kvc.serving.scheduling.rows import PLAIN, Chosen, Rows
 from kvc.serving.scheduling.texts import Text, Texts, Tokens, common_tokens
 
-_LEAST = 8  # fewer shared tokens are read again
-_WORTH = 32  # tokens for which a request waits until another has read them
+_LEAST: Final = 8  # fewer shared tokens are read again
+_WORTH: Final = 32  # tokens for which a request waits until another has read them
+_PARKED: Final = 64  # a prompt of as many tokens is parked, if its row cannot go back
+
+Donor = int | Text  # a row that holds a text, or a parked one
 
 
 class Admission:
@@ -27,7 +31,7 @@ class Admission:
     """
 
     def __init__(
-        self, rows: Rows, memory: RowMemory, texts: Texts, nbytes: int | None
+        self, rows: Rows, memory: RowMemory, texts: Texts, most: tuple[int | None, int]
     ) -> None:
         """Begin with empty rows.
 
@@ -35,10 +39,11 @@ class Admission:
             rows: the rows.
             memory: the bytes that a row takes.
             texts: the parked sessions.
-            nbytes: the greatest number of bytes that rows and parked sessions take.
+            most: the greatest number of bytes that rows and parked sessions take, None
+                for no limit; and that texts take which have ended.
         """
         self._rows, self._memory, self._texts = rows, memory, texts
-        self._most = nbytes
+        self._most, self._most_remembered = most
         self.jobs: dict[int, Job] = {}
         self.idle: dict[int, Text | None] = dict.fromkeys(range(rows.size))
 
@@ -57,11 +62,10 @@ class Admission:
 
     def needed(self, job: Job) -> int:
         """Return the bytes that a job's row may take until its end."""
-        request = job.request
-        count = len(request.prompt)
-        most = request.settings.max_tokens
-        if request.settings.max_length is not None and most is None:
-            most = max(request.settings.max_length - count, 0)
+        settings, count = job.request.settings, job.prompt.size
+        most = settings.max_tokens
+        if settings.max_length is not None and most is None:
+            most = max(settings.max_length - count, 0)
         capacity = self._rows.capacity
         if capacity is not None:
             count = capacity if most is None else min(count + most, capacity)
@@ -75,56 +79,59 @@ class Admission:
         Raises:
             KvcError: as `Job.begin`, and as calls of sessions; the row is empty.
         """
-        if not self.idle or not self._fits(self.needed(job)):
+        if not self.idle or not self.fits(job):
             return False
-        prompt = np.array(job.request.prompt, np.int64)
-        adapter: Chosen = (job.request.adapter, job.request.scale)
-        donors = [] if job.request.pictures else self._donors(prompt, adapter)
-        shared = donors[0][0] if donors else 0
-        if not job.request.pictures and self._is_coming(prompt, adapter, shared):
+        donors = self._donors(job)
+        if self._is_coming(job, donors[0][0] if donors else 0):
             return False
+        for _, donor in donors[:1]:
+            text = self.idle.get(donor) if isinstance(donor, int) else donor
+            if text is not None:
+                self._texts.use(text)  # so that it is forgotten last
         job.reserved = self.needed(job)
-        row, reused = self._placed(prompt, adapter, donors)
-        self.idle.pop(row)
-        self.jobs[row] = job
+        if self._most is not None:
+            self.shrink(self._left() - job.reserved)
+        row, reused = self._placed(job, donors)
         try:
             job.begin(row, reused, self._rows.capacity)
         except BaseException:
-            del self.jobs[row]
-            self.idle[row] = None
+            self._forget_row(row)
             raise
+        del self.idle[row]
+        self.jobs[row] = job
         return True
 
-    def _fits(self, needed: int) -> bool:
-        """Free remembered texts for a row of some bytes; tell whether it fits."""
+    def fits(self, job: Job) -> bool:
+        """Tell whether a row of a job's bytes fits, if others are forgotten for it."""
+        return self._most is None or self.needed(job) <= self._left()
+
+    def _left(self) -> int:
+        """Return the bytes that no job has reserved."""
+        assert self._most is not None, "there is a limit"
+        return self._most - sum(job.reserved for job in self.jobs.values())
+
+    @property
+    def _room(self) -> int:
+        """Return the bytes that texts which have ended may take now."""
         if self._most is None:
-            return True
-        left = self._most - sum(job.reserved for job in self.jobs.values())
-        if needed > left:
-            return False
-        for row, text in self.idle.items():
-            if needed + self.remembered_nbytes <= left:
-                return True
-            if text is not None and text.nbytes:
-                self._rows.clear(row, text.adapter)
-                self.idle[row] = None
-        self._texts.shrink(left - needed)
-        return True
+            return self._most_remembered
+        return min(self._most_remembered, self._left())
 
-    def _donors(self, prompt: Tokens, adapter: Chosen) -> list[tuple[int, object]]:
+    def _donors(self, job: Job) -> list[tuple[int, Donor]]:
         """Return (shared tokens, row or parked text) of texts that begin alike.
 
         The most shared first. The last token of the prompt is always read.
         """
+        if job.request.pictures:
+            return []
+        prompt, adapter = job.prompt, job.adapter
+        held = [(t, row) for row, t, own in self._held() if own == adapter]
+        found: list[tuple[int, Donor]] = [
+            (common_tokens(tokens, prompt), row) for tokens, row in held
+        ]
+        found += self._texts.alike(prompt, adapter)
         most = prompt.size - 1
-        found: list[tuple[int, object]] = []
-        for row, tokens, own in self._held():
-            if own == adapter:
-                found.append((min(common_tokens(tokens, prompt), most), row))
-        text, shared = self._texts.find(prompt, adapter)
-        if text is not None:
-            found.append((min(shared, most), text))
-        enough = [one for one in found if one[0] >= _LEAST]
+        enough = [(min(n, most), donor) for n, donor in found if min(n, most) >= _LEAST]
         return sorted(enough, key=lambda one: -one[0])
 
     def _held(self) -> Iterator[tuple[int, Tokens, Chosen]]:
@@ -133,57 +140,56 @@ class Admission:
             if text is not None:
                 yield row, text.tokens, text.adapter
         for row, job in self.jobs.items():
-            request = job.request
-            if not request.pictures:
-                tokens = np.array(job.tokens, np.int64)
-                yield row, tokens, (request.adapter, request.scale)
+            if not job.request.pictures:
+                yield row, job.tokens, job.adapter
 
-    def _is_coming(self, prompt: Tokens, adapter: Chosen, shared: int) -> bool:
-        """Tell whether a job is reading many more tokens of a prompt."""
+    def _is_coming(self, waits: Job, shared: int) -> bool:
+        """Tell whether a job is reading many more tokens of another job's prompt."""
+        if waits.request.pictures:
+            return False
         for job in self.jobs.values():
-            request = job.request
-            same = (request.adapter, request.scale) == adapter
-            if not same or request.pictures or not job.reads:
+            if job.adapter != waits.adapter or job.request.pictures or not job.reads:
                 continue
-            other = np.array(request.prompt, np.int64)
-            if min(common_tokens(other, prompt), prompt.size - 1) >= shared + _WORTH:
+            common = common_tokens(job.prompt, waits.prompt)
+            useful = self._texts.goes_back or common == job.prompt.size
+            if useful and min(common, waits.prompt.size - 1) >= shared + _WORTH:
                 return True
         return False
 
-    def _placed(
-        self, prompt: Tokens, adapter: Chosen, donors: list[tuple[int, object]]
-    ) -> tuple[int, int]:
-        """Return a row for a prompt, and how many of its first tokens the row holds."""
+    def _placed(self, job: Job, donors: list[tuple[int, Donor]]) -> tuple[int, int]:
+        """Return a row for a job, and how many first tokens of its prompt it holds."""
         for shared, donor in donors:
-            taken = isinstance(donor, int) and donor in self.idle
-            if taken and self._used_up(donor, shared) and self._rows.cut(donor, shared):  # type: ignore[arg-type]
-                return donor, shared  # type: ignore[return-value]
+            if isinstance(donor, Text) or not self._used_up(donor, shared):
+                continue
+            if self._rows.cut(donor, shared):
+                return donor, shared
         row = self._free_row()
         # Again: what the row held is parked now, and may have replaced others.
-        for shared, donor in self._donors(prompt, adapter) if donors else []:
+        for shared, donor in self._donors(job) if donors else []:
             if self._copied(donor, row, shared):
                 return row, shared
-        self._rows.clear(row, adapter)
+        self._rows.clear(row, job.adapter)
         return row, 0
 
-    def _used_up(self, row: object, shared: int) -> bool:
-        """Tell whether a row's text is of no more use than what a prompt shares."""
-        text = self.idle[row]  # type: ignore[index]
+    def _used_up(self, row: int, shared: int) -> bool:
+        """Tell whether a row is idle, and of no more use than what a prompt shares."""
+        text = self.idle.get(row)
         return text is not None and 2 * shared >= text.tokens.size
 
-    def _copied(self, donor: object, row: int, shared: int) -> bool:
-        if isinstance(donor, Text):
-            session = self._texts.use(donor)
-            return self._rows.take(row, session, donor.adapter, shared)
-        assert isinstance(donor, int)
-        return self._rows.copy(donor, row, shared)
+    def _copied(self, donor: Donor, row: int, shared: int) -> bool:
+        if isinstance(donor, int):
+            return self._rows.copy(donor, row, shared)
+        assert donor.session is not None, "it is parked"
+        self._texts.use(donor)
+        return self._rows.take(row, donor.session, donor.adapter, shared)
 
     def _free_row(self) -> int:
         """Return the row to use; what it holds is parked if there is room for it."""
         empty = [row for row, text in self.idle.items() if text is None]
         if empty:
             return min(empty, key=self._apart)
-        row = min(self.idle, key=lambda row: self.idle[row].used)  # type: ignore[union-attr]
+        texts = {row: text for row, text in self.idle.items() if text is not None}
+        row = min(texts, key=lambda row: texts[row].used)
         self.park(row)
         return row
 
@@ -193,17 +199,28 @@ class Admission:
 
     def park(self, row: int) -> None:
         """Move what an idle row holds to a session of its own, or forget it."""
-        text = self.idle[row]
-        if (
-            text is not None
-            and text.tokens.size
-            and self._texts.keeps(text.tokens.size)
-        ):
-            self._texts.park(text.tokens, text.adapter, self._rows.give(row))
-        self.idle[row] = None
+        text, self.idle[row] = self.idle[row], None
+        if text is not None and text.tokens.size:
+            with suppress(KvcError):  # no room for it, or the rows meet it again
+                self._texts.park(text.tokens, text.adapter, self._rows.give(row))
+
+    def keep_prompt(self, job: Job) -> None:
+        """Park a copy of a long prompt, if its row cannot go back to it later."""
+        count, row = job.held, job.row
+        if self._texts.goes_back or count < _PARKED or job.request.pictures:
+            return
+        nbytes = self._memory.nbytes(count)
+        if row is not None and nbytes <= self._room:
+            self.shrink(self._room - nbytes)
+            with suppress(KvcError):  # no room for it, or the rows meet it again
+                self._texts.park(job.tokens, job.adapter, self._rows.twin(row))
 
     def move(self, job: Job, row: int) -> bool:
-        """Move a job to an idle row, whose text is parked or forgotten."""
+        """Move a job to an idle row, whose text is parked or forgotten.
+
+        Raises:
+            KvcError: as calls of sessions.
+        """
         source = job.row
         assert source is not None, "the job has a row"
         self.park(row)
@@ -212,27 +229,56 @@ class Admission:
         del self.jobs[source], self.idle[row]
         self.jobs[row], self.idle[source] = job, None
         job.row = row
+        self._forget_row(source)
         return True
 
-    def leave(self, job: Job, uses: int = 0) -> None:
+    def leave(self, job: Job) -> None:
         """Note that a job has ended; its row keeps its text until it is needed.
 
-        `uses` is greater the later the job ended.
+        Raises:
+            KvcError: as calls of sessions.
         """
-        row, request = job.row, job.request
+        row = job.row
         assert row is not None, "the job has a row"
         del self.jobs[row]
-        if request.pictures:
-            self.idle[row] = None
+        self.idle[row] = None
+        if job.request.pictures:
+            self._forget_row(row)
             return
-        tokens = np.array(job.tokens, np.int64)
-        adapter: Chosen = (request.adapter, request.scale)
-        nbytes = self._memory.nbytes(tokens.size)
-        self.idle[row] = Text(tokens, adapter, None, nbytes, uses)
+        self.idle[row] = self._texts.in_row(job.tokens, job.adapter)
+        self.shrink(self._room)
+
+    def shrink(self, nbytes: int) -> None:
+        """Forget texts that have ended until the others take no more than some bytes.
+
+        The one that was used longest ago goes first.
+
+        Raises:
+            KvcError: as calls of sessions.
+        """
+        while self.remembered_nbytes > max(nbytes, 0):
+            held: list[tuple[int, Donor]] = [
+                (text.used, row) for row, text in self.idle.items() if text is not None
+            ]
+            held += [(text.used, text) for text in self._texts.parked]
+            _, oldest = min(held, key=lambda one: one[0])
+            if isinstance(oldest, int):
+                self._forget_row(oldest)
+            else:
+                self._texts.close(oldest)
+
+    def _forget_row(self, row: int) -> None:
+        self.idle[row] = None
+        self._rows.clear(row, PLAIN)
 
     def forget(self) -> None:
         """Note that all rows are empty; jobs must have left."""
         self.idle = dict.fromkeys(range(self._rows.size))
+
+    def close(self) -> None:
+        """Close the parked sessions."""
+        for text in list(self._texts.parked):
+            self._texts.close(text)
 
     def counts(self) -> Mapping[str, int]:
         """Return how many jobs of each client run."""

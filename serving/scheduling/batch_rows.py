@@ -34,6 +34,7 @@ class BatchRows(Rows):
         Raises:
             UnknownName: the program cannot generate.
             BadSetting: its methods take no row lengths.
+            KvcError: as `Session.use_adapter`.
         """
         self._session, self.size = session, size
         self.capacity, self.longest = session.capacity, session.longest_call
@@ -45,6 +46,7 @@ class BatchRows(Rows):
         ]
         self.vocabulary = vocabulary_of(self._decode)
         self._adapters = [PLAIN] * size
+        session.use_adapter(None)  # not the default one, which others may change
         self._ranges: dict[tuple[int, int], SessionRows] = {}
 
     def read(self, row: int, tokens: Sequence[int]) -> Logits:
@@ -106,9 +108,11 @@ class BatchRows(Rows):
     def clear(self, row: int, adapter: Chosen) -> None:
         self._session.reset_row(row)
         if self._adapters[row] != adapter:
-            self._adapters[row] = adapter
-            names, scales = zip(*self._adapters, strict=True)
+            wanted = list(self._adapters)
+            wanted[row] = adapter
+            names, scales = zip(*wanted, strict=True)
             self._session.use_adapter(names, scales)
+            self._adapters = wanted
 
     def cut(self, row: int, tokens: int) -> bool:
         return self._try_copy(self._session, row, row, tokens)

@@ -4,8 +4,14 @@ In: a request, a row that has read some of its prompt. Out: the tokens to run ne
 updates for the listener.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from traceback import format_tb
+from typing import Final
+
+import numpy as np
 
 from kvc.runtime.generation.answer import Answer, Row
 from kvc.runtime.generation.logits import Logits
@@ -13,6 +19,11 @@ from kvc.runtime.generation.matching import Matcher
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import KvcError
 from kvc.serving.scheduling.requests import Ending, Listener, Request, Update
+from kvc.serving.scheduling.rows import PLAIN, Chosen
+from kvc.serving.scheduling.texts import Tokens
+
+_LOG: Final = logging.getLogger(__name__)
+_NOTHING: Final = Update()  # what is not told yet
 
 
 class Job:
@@ -20,10 +31,14 @@ class Job:
 
     Attributes:
         request: the request.
+        prompt: the tokens of its prompt, int64 [n].
+        adapter: the adapter that reads them, and its scale.
         row: the row that runs it, None while it waits.
         cancelled: whether it is to end soon.
         reused: how many tokens of the prompt did not have to be read.
         reserved: the bytes that its row may take, until it ends.
+        arrived: when it was accepted.
+        passed: how many later requests have begun before it.
     """
 
     def __init__(
@@ -42,14 +57,18 @@ class Job:
             interval: the seconds between two updates, at least.
         """
         self.request, self._listener, self._matcher = request, listener, matcher
+        self.prompt: Tokens = np.array(request.prompt, np.int64)
+        name = request.adapter
+        self.adapter: Chosen = PLAIN if name is None else (name, request.scale)
         self.row: int | None = None
         self.cancelled = False
-        self.reused = self.reserved = 0
-        self._until = (
-            None if request.seconds is None else time.monotonic() + request.seconds
-        )
+        self.reused = self.reserved = self.passed = 0
+        self.arrived = time.monotonic()
+        seconds = request.seconds
+        self._until = None if seconds is None else self.arrived + seconds
         self._answer: Answer | None = None
-        self._told, self._interval, self._last = 0, interval, 0.0
+        self._told, self._is_told = 0, False
+        self._interval, self._last = interval, 0.0
         self._spells = request.tokenizer is not None
 
     def cancel(self) -> None:
@@ -68,8 +87,7 @@ class Job:
         Raises:
             BadSetting: the prompt is longer than the setting `max_length` allows.
         """
-        prompt = tuple(self.request.prompt)
-        self.row, self.reused = row, reused
+        prompt = tuple(self.prompt.tolist())
         self._row = Row(reused, capacity)
         self._answer = Answer(
             prompt[reused:],
@@ -79,6 +97,7 @@ class Job:
             prompt[:reused],
             matcher=self._matcher(),
         )
+        self.row, self.reused = row, reused
 
     def _tokenizer(self) -> Tokenizer:
         assert self.request.tokenizer is not None, "text was asked for"
@@ -103,13 +122,13 @@ class Job:
     @property
     def reads(self) -> bool:
         """Tell whether more than one token is to be run."""
-        return len(self.answer.pending) > 1
+        answer = self.answer
+        return len(answer.prompt) + len(answer.chosen) - self._row.fed > 1
 
     @property
-    def tokens(self) -> Sequence[int]:
-        """Return the tokens that the row holds."""
-        found: Sequence[int] = self.answer.chooser.tokens.tolist()
-        return found[: self.held]
+    def tokens(self) -> Tokens:
+        """Return the tokens that the row holds, int64 [n]."""
+        return self.answer.chooser.tokens[: self.held]
 
     @property
     def most_left(self) -> int | None:
@@ -120,33 +139,54 @@ class Job:
         """Note that the row has run tokens."""
         self._row.fed += count
 
-    def choose(self, logits: Logits) -> bool:
-        """Choose the next token, and all that must follow; tell whether it ends here.
+    def choose(self, logits: Logits) -> Update:
+        """Choose the next token, and all that must follow; return what to tell.
 
         Raises:
             UnusableLogits: the logits allow no token.
             BadSetting: a processor does not return logits.
+            BadTokenizer: the tokenizer cannot spell the tokens.
         """
         answer = self.answer
         answer.take(answer.choose(logits))
         while (forced := answer.force()) is not None:
             answer.take(forced)
-        self._tell(answer.reason)
-        return answer.reason is not None
+        return self._news(answer.reason)
 
     def end(self, ending: Ending, error: KvcError | None = None) -> None:
         """Tell the listener that the request has ended before its answer."""
-        if self._answer is None:
-            self._listener(Update(ending=ending, error=error))
-        else:
-            self._tell(ending, error)
+        made = Update()
+        if self._answer is not None:
+            try:
+                made = self._news(ending)
+            except Exception:  # of the tokenizer; it may be what the request failed by
+                made = Update(reused=self.reused)
+        self.tell(replace(made, ending=ending, error=error))
 
-    def _tell(self, ending: Ending | None, error: KvcError | None = None) -> None:
+    def tell(self, update: Update) -> None:
+        """Give the listener an update; nothing follows the last one.
+
+        The request of a listener that raises is cancelled.
+        """
+        if self._is_told or update is _NOTHING:
+            return
+        self._is_told = update.ending is not None
+        try:
+            self._listener(update)
+        except Exception as error:  # not of kvc, and others must go on
+            # Without its message, which may have what a client wrote.
+            places = "".join(format_tb(error.__traceback__))
+            kind = type(error).__name__
+            _LOG.error("the listener of a request has failed: %s\n%s", kind, places)
+            self.cancelled = True
+
+    def _news(self, ending: Ending | None) -> Update:
+        """Return an update with all that is new; raises as `choose`."""
         answer, told, text = self.answer, self._told, ""
         if self._interval:
             now = time.monotonic()
             if ending is None and told and now - self._last < self._interval:
-                return
+                return _NOTHING
             self._last = now
         if self._spells:
             answer.spelling.spell(answer.tokens)
@@ -154,13 +194,11 @@ class Job:
             if ending is not None:
                 text += answer.spelling.finish()
         self._told = len(answer.tokens)
-        self._listener(
-            Update(
-                text,
-                tuple(answer.tokens[told:]),
-                tuple(answer.logprobs[told : len(answer.tokens)]),
-                ending,
-                error,
-                self.reused,
-            )
+        return Update(
+            text,
+            tuple(answer.tokens[told:]),
+            tuple(answer.logprobs[told : len(answer.tokens)]),
+            ending,
+            None,
+            self.reused,
         )

@@ -42,9 +42,12 @@ class LaneRows(Rows):
     def _lane(self, row: int, adapter: Chosen = PLAIN) -> Session:
         found = self._lanes[row]
         if found is None:
-            name, scale = adapter
-            given = {} if name is None else {"adapter": name, "scale": scale}
-            found = self._program.session(self._wanted, **given)  # type: ignore[arg-type]
+            found = self._program.session(self._wanted)
+            try:
+                found.use_adapter(*adapter)  # not the default one
+            except BaseException:
+                found.close()
+                raise
             self._lanes[row] = found
         return found
 

@@ -54,43 +54,76 @@ class Rows(Closing):
 
     @abstractmethod
     def clear(self, row: int, adapter: Chosen) -> None:
-        """Empty a row, and give it an adapter."""
+        """Empty a row, and give it an adapter.
+
+        Raises:
+            UnknownName: the adapter has been freed.
+            KvcError: as `Session.reset_row`.
+        """
 
     @abstractmethod
     def cut(self, row: int, tokens: int) -> bool:
-        """Drop all but a row's first tokens; tell whether that was possible."""
+        """Drop all but a row's first tokens; tell whether that was possible.
+
+        Raises:
+            KvcError: as `Session.admit`, except that the row cannot go back.
+        """
 
     @abstractmethod
     def copy(self, source: int, target: int, tokens: int) -> bool:
-        """Copy a row's first tokens to another row; tell whether that was possible."""
+        """Copy a row's first tokens to another row; tell whether that was possible.
+
+        Raises:
+            KvcError: as `cut`.
+        """
 
     @abstractmethod
     def take(self, row: int, session: Session, adapter: Chosen, tokens: int) -> bool:
         """Copy first tokens of a session of one row; tell whether that was possible.
 
         `adapter` is that of the session.
+
+        Raises:
+            KvcError: as `cut`.
         """
 
     @abstractmethod
     def give(self, row: int) -> Session:
-        """Return a session of one row with the content of a row, which is then lost."""
+        """Return a session of one row with the content of a row, which is then lost.
+
+        Raises:
+            OutOfMemory: the system provides no address space.
+            KvcError: as `Session.admit`.
+        """
 
     @abstractmethod
     def twin(self, row: int) -> Session:
-        """Return a session of one row with the content of a row."""
+        """Return a session of one row with the content of a row; raises as `give`."""
 
     @abstractmethod
     def prepare(self) -> Iterator[None]:
-        """Bind one size of call at each step, for calls to come."""
+        """Bind one size of call at each step, for calls to come.
+
+        Raises:
+            KvcError: as `Session.prepare`.
+        """
 
     @property
     @abstractmethod
     def is_usable(self) -> bool:
-        """Tell whether all rows have the states that calls have left."""
+        """Tell whether all rows have the states that calls have left.
+
+        Raises:
+            Closed: the program has been closed.
+        """
 
     @abstractmethod
     def mend(self) -> None:
-        """Empty all rows after a call that has left states partly written."""
+        """Empty all rows after a call that has left states partly written.
+
+        Raises:
+            Closed: the program has been closed.
+        """
 
 
 def vocabulary_of(method: Method) -> int:

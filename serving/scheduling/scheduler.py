@@ -17,12 +17,18 @@ from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.matching import matchers_of
 from kvc.runtime.sessions.methods import find_roles
 from kvc.schema.closing import Closing
-from kvc.schema.errors import BadSetting, Closed, Overloaded, PromptTooLong
+from kvc.schema.errors import (
+    BadSetting,
+    Closed,
+    KvcError,
+    Overloaded,
+    PromptTooLong,
+)
 from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.limits import Limits
-from kvc.serving.scheduling.requests import Listener, Request, Ticket
+from kvc.serving.scheduling.requests import Ending, Listener, Request, Ticket
 from kvc.serving.scheduling.status import Status
-from kvc.serving.scheduling.turns import Turns
+from kvc.serving.scheduling.turns import Turns, as_told
 
 
 class Scheduler(Closing):
@@ -69,20 +75,36 @@ class Scheduler(Closing):
             UnknownName: the adapter is not loaded.
             MissingPackage: a form is asked for, and llguidance is not installed.
         """
+        if request.adapter is None:
+            request = self._with_default(request)
         self._check(request)
         vocabulary = self._turns.rows.vocabulary
         matcher = matchers_of(self.program, request.settings, vocabulary)
         job = Job(request, listener, matcher, self._limits.interval)
         with self._changed:
-            if self._closing:
+            if self._closing or not self._thread.is_alive():  # after a fork it is not
                 raise Closed(kind="scheduler")
             waiting = len(self._arrived) + len(self._turns.waiting)
-            if waiting >= self._limits.queue:
+            if waiting >= self._room_of(request.client):
                 self._refused += 1
                 raise Overloaded(waiting=waiting, seconds=self._seconds_of(waiting))
             self._arrived.append(job)
             self._changed.notify()
         return job
+
+    def _room_of(self, client: str) -> int:
+        """Return how many requests may wait when a client has one more."""
+        most = self._limits.queue
+        own = any(job.request.client == client for job in self._arrived)
+        waits = bool(client) and (own or self._turns.waiting.has(client))
+        return most - most // 8 if waits else most
+
+    def _with_default(self, request: Request) -> Request:
+        """Return a request with the adapter that sessions have which ask for none."""
+        adapter, scale = self.program.adapters.default
+        if adapter is None:
+            return request
+        return replace(request, adapter=adapter.name, scale=scale)
 
     def _check(self, request: Request) -> None:
         """Check a request before anything runs; raises as `submit`."""
@@ -126,7 +148,11 @@ class Scheduler(Closing):
         return self._thread.is_alive()
 
     def foretold_nbytes(self, tokens: int) -> int:
-        """Return the bytes of one row's caches for so many tokens."""
+        """Return the bytes of one row's caches for so many tokens.
+
+        Raises:
+            Closed: the scheduler or its program has been closed.
+        """
         return self._turns.memory.nbytes(tokens)
 
     def close(self, seconds: float = 0.0) -> None:
@@ -144,24 +170,43 @@ class Scheduler(Closing):
             self._thread.join()
 
     def _run(self) -> None:
-        turns, prepares = self._turns, True
+        ending: Ending = "cancelled"
+        failure: KvcError | None = None
         try:
-            while self._take(wait=not prepares):
-                try:
-                    prepares = turns.prepare() if turns.is_idle else prepares
-                    turns.turn()
-                except Exception as error:  # the thread must not end
-                    turns.recover(error)
-            turns.end_all("cancelled")
+            self._serve()
+        except Exception as error:  # nothing can run any more: the program was closed
+            ending, failure = "failed", as_told(error)
+        with self._changed:
+            self._closing = True
+            self._add_arrived()
+        try:
+            self._turns.end_all(ending, failure)
         finally:
-            turns.close()
+            self._turns.close()
+
+    def _serve(self) -> None:
+        """Work until the scheduler closes.
+
+        Raises:
+            Closed: the program has been closed.
+        """
+        turns, prepares = self._turns, True
+        while self._take(wait=not prepares):
+            try:
+                prepares = turns.prepare() if turns.is_idle else prepares
+                turns.turn()
+            except Exception as error:  # others must be able to go on
+                turns.recover(error)
+
+    def _add_arrived(self) -> None:
+        while self._arrived:
+            self._turns.waiting.add(self._arrived.popleft())
 
     def _take(self, wait: bool) -> bool:
         """Take what has arrived, perhaps wait for it; False ends the thread."""
         with self._changed:
             while True:
-                while self._arrived:
-                    self._turns.waiting.add(self._arrived.popleft())
+                self._add_arrived()
                 idle = self._turns.is_idle
                 if self._closing and (idle or time.monotonic() >= self._until):
                     return False

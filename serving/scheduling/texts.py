@@ -1,12 +1,13 @@
 """`Texts`: what has been computed of earlier texts, for prompts that begin alike.
 
-In: the tokens that rows and parked sessions hold. Out: the one that shares the most
-first tokens with a prompt. Tokens are compared one by one. Parked sessions are closed
-when they take too many bytes, the one that was used longest ago first.
+In: the tokens that parked sessions hold. Out: those that share first tokens with a
+prompt, which are compared one by one. Each use of a text has a number, so that the one
+that was used longest ago can go first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,8 @@ class Text:
         tokens: the tokens, int64 [n].
         adapter: the adapter that read them.
         session: the parked session that holds them; None if they are in a row.
-        nbytes: the bytes that the session takes.
-        used: a number that grows with each use.
+        nbytes: the bytes that their states take.
+        used: a number that grows with each use of any text.
     """
 
     tokens: Tokens
@@ -47,74 +48,53 @@ class Texts:
     """The parked sessions of a scheduler.
 
     Attributes:
+        goes_back: whether a session can always drop its last tokens.
+        parked: the texts of the sessions.
         nbytes: the bytes that all of them take.
     """
 
-    def __init__(
-        self, most_nbytes: int, nbytes_of: Callable[[int], int], goes_back: bool
-    ) -> None:
+    def __init__(self, nbytes_of: Callable[[int], int], goes_back: bool) -> None:
         """Begin without any.
 
         Args:
-            most_nbytes: the greatest number of bytes that they may take.
             nbytes_of: returns the bytes of a row of so many tokens.
             goes_back: whether a session can always drop its last tokens.
         """
-        self._most, self._nbytes_of = most_nbytes, nbytes_of
-        self._goes_back = goes_back
-        self._parked: list[Text] = []
-        self._uses = 0
+        self._nbytes_of, self.goes_back = nbytes_of, goes_back
+        self._uses = count(1)
+        self.parked: list[Text] = []
         self.nbytes = 0
 
-    def keeps(self, tokens: int) -> bool:
-        """Tell whether a text of so many tokens can be parked at all."""
-        return self._nbytes_of(tokens) <= self._most
+    def in_row(self, tokens: Tokens, adapter: Chosen) -> Text:
+        """Return a text that a row holds, used now."""
+        nbytes = self._nbytes_of(tokens.size)
+        return Text(tokens, adapter, None, nbytes, next(self._uses))
 
     def park(self, tokens: Tokens, adapter: Chosen, session: Session) -> None:
-        """Take over a session that holds tokens; others may be closed for it."""
-        for text in list(self._parked):
+        """Take over a session that holds tokens; others that it replaces are closed."""
+        for text in list(self.parked):
             shared = common_tokens(text.tokens, tokens)
             covered = text.adapter == adapter and shared == text.tokens.size
-            if covered and (self._goes_back or shared == tokens.size):
-                self._close(text)  # the new text has all of it
-        nbytes = self._nbytes_of(tokens.size)
-        self.shrink(self._most - nbytes)
-        self._uses += 1
-        self._parked.append(Text(tokens, adapter, session, nbytes, self._uses))
-        self.nbytes += nbytes
+            if covered and (self.goes_back or shared == tokens.size):
+                self.close(text)  # the new text has all of it
+        made = self.in_row(tokens, adapter)
+        made.session = session
+        self.parked.append(made)
+        self.nbytes += made.nbytes
 
-    def find(self, prompt: Tokens, adapter: Chosen) -> tuple[Text | None, int]:
-        """Return the parked text that shares the most with a prompt, and how much."""
-        best, most = None, 0
-        for text in self._parked:
+    def alike(self, prompt: Tokens, adapter: Chosen) -> Iterator[tuple[int, Text]]:
+        """Yield each parked text of an adapter, after how much a prompt shares."""
+        for text in self.parked:
             if text.adapter == adapter:
-                shared = common_tokens(text.tokens, prompt)
-                if shared > most:
-                    best, most = text, shared
-        return best, most
+                yield common_tokens(text.tokens, prompt), text
 
-    def use(self, text: Text) -> Session:
-        """Return the session of a parked text, which has been used now."""
-        self._uses += 1
-        text.used = self._uses
-        assert text.session is not None, "it is parked"
-        return text.session
+    def use(self, text: Text) -> None:
+        """Note that a text is used now."""
+        text.used = next(self._uses)
 
-    def drop_adapter(self, names: Sequence[str]) -> None:
-        """Close the texts that adapters have read, except those of some names."""
-        for text in list(self._parked):
-            if text.adapter[0] is not None and text.adapter[0] not in names:
-                self._close(text)
-
-    def shrink(self, nbytes: int) -> None:
-        """Close texts until they take no more than some bytes."""
-        for text in sorted(self._parked, key=lambda text: text.used):
-            if self.nbytes <= max(nbytes, 0):
-                return
-            self._close(text)
-
-    def _close(self, text: Text) -> None:
-        self._parked.remove(text)
+    def close(self, text: Text) -> None:
+        """Close the session of a parked text."""
+        self.parked.remove(text)
         self.nbytes -= text.nbytes
         if text.session is not None:
             text.session.close()

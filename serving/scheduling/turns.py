@@ -7,11 +7,9 @@ waiting jobs. Out: updates of jobs. One thread uses it.
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
-
-import numpy as np
 
 from kvc.runtime import Program
 from kvc.runtime.embedding.parts import InParts
@@ -19,7 +17,7 @@ from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.image_prefill import picturing_of
 from kvc.runtime.generation.logits import Logits
 from kvc.runtime.generation.picture_places import places_of
-from kvc.schema.errors import KvcError, Poisoned, RequestFailed
+from kvc.schema.errors import BadSetting, KvcError, Poisoned, RequestFailed
 from kvc.serving.scheduling.admission import Admission
 from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.limits import Limits
@@ -32,8 +30,10 @@ from kvc.serving.scheduling.texts import Texts
 from kvc.serving.scheduling.waiting import Waiting
 
 _MOVED: Final = 24  # a row of so many tokens is copied in the time that a row takes
+_PASSED: Final = 32  # later ones that may begin before a job, which then goes first
 _LEFT: Final = 64  # tokens that an answer without a limit is expected to have left
-_PARKED: Final = 64  # a prompt of as many tokens is parked, if its row cannot go back
+
+_ENDLESS: Final = 1 << 24  # tokens, of rows whose states have no capacity
 
 _Made = TypeVar("_Made")
 
@@ -59,19 +59,42 @@ class Turns:
         """
         self._program, self._limits = program, limits
         alone = program.session(limits.capacity)
-        self._goes_back = not alone.going_back.needs_copies
-        self.memory, capacity = RowMemory(alone), limits.capacity
-        if limits.nbytes is not None and alone.capacity is not None:
-            capacity = self.memory.most_tokens(limits.nbytes, alone.capacity)
-        self.rows = open_rows(program, limits.rows, capacity)
+        self.memory = RowMemory(alone)
+        try:
+            self._wanted, most = self._most_tokens(alone.capacity)
+            self.rows = open_rows(program, limits.rows, self._wanted)
+        except BaseException:
+            self.memory.close()
+            raise
+        if self.rows.capacity is None:
+            self.rows.capacity = most
         self.capacity = self.rows.capacity
-        remembered = limits.remembered_nbytes
-        self._texts = Texts(remembered, self.memory.nbytes, self._goes_back)
-        self._admission = Admission(self.rows, self.memory, self._texts, limits.nbytes)
+        texts = Texts(self.memory.nbytes, not alone.going_back.needs_copies)
+        bytes_of = limits.nbytes, limits.most_remembered
+        self._admission = Admission(self.rows, self.memory, texts, bytes_of)
         self.waiting, self._pace = Waiting(), Pace()
         self.counts: Counter[str] = Counter()
-        self._ended = 0
         self._preparing = self.rows.prepare()
+        self._parts = 0  # of prompts that have been read
+
+    def _most_tokens(self, capacity: int | None) -> tuple[int | None, int | None]:
+        """Return the capacity to open rows with, and how many tokens they may hold.
+
+        Args:
+            capacity: how many tokens a row could hold, None for no limit.
+
+        Raises:
+            BadSetting: not even a token fits into the bytes.
+        """
+        nbytes = self._limits.nbytes
+        if nbytes is None:
+            return self._limits.capacity, capacity
+        bound = _ENDLESS if capacity is None else capacity
+        most = self.memory.most_tokens(nbytes, bound)
+        if not most:
+            expected = f"at least {self.memory.nbytes(1)}, the bytes of a row"
+            raise BadSetting(name="nbytes", expected=expected, found=nbytes)
+        return (None if capacity is None else most), most
 
     @property
     def is_idle(self) -> bool:
@@ -85,7 +108,11 @@ class Turns:
         return False
 
     def turn(self) -> None:
-        """Do what is to be done once."""
+        """Do what is to be done once.
+
+        Raises:
+            Closed: the program has been closed.
+        """
         self._drop_cancelled()
         self._begin()
         self._read()
@@ -106,26 +133,31 @@ class Turns:
         )
 
     def recover(self, error: Exception) -> None:
-        """Begin anew after a defect: end what runs; what waits goes on."""
-        jobs = list(self._admission.jobs.values())
-        self._admission.jobs.clear()
-        for job in jobs:
-            self._end(job, "failed", _defect(error))
+        """Begin anew after an error: end what runs; what waits goes on.
+
+        Raises:
+            Closed: the program has been closed.
+        """
+        self._end_running("failed", as_told(error))
         self.rows.mend()
         self._admission.forget()
 
     def end_all(self, ending: Ending, error: KvcError | None = None) -> None:
         """End every job, running or waiting."""
-        for job in list(self._admission.jobs.values()):
-            self._leave(job)
-            self._end(job, ending, error)
+        self._end_running(ending, error)
         for job in self.waiting.take_if(lambda _: True):
             self._end(job, ending, error)
 
+    def _end_running(self, ending: Ending, error: KvcError | None) -> None:
+        """End the jobs that run; their rows must be emptied."""
+        jobs = list(self._admission.jobs.values())
+        self._admission.jobs.clear()
+        for job in jobs:
+            self._end(job, ending, error)
+
     def close(self) -> None:
-        """Close all sessions."""
-        self._admission.forget()
-        self._texts.shrink(0)
+        """Close all sessions; jobs must have ended."""
+        self._admission.close()
         self.rows.close()
         self.memory.close()
 
@@ -134,27 +166,33 @@ class Turns:
             for job in self.waiting.take_if(lambda job: job.is_over):
                 self._end(job, "cancelled")
         for job in [one for one in self._admission.jobs.values() if one.is_over]:
-            self._leave(job)
             self._end(job, "cancelled")
 
     def _begin(self) -> None:
         """Give rows to waiting jobs, in their order, as long as one can begin."""
-        began = len(self.waiting) > 0
-        while began:
-            began = False
-            for job in self.waiting.in_turn(self._admission.counts()):
-                try:
-                    began = self._admission.begin(job)
-                except Exception as error:
-                    self.waiting.remove(job)
-                    told = error if isinstance(error, KvcError) else _defect(error)
-                    self._end(job, "failed", told)
-                    began = True
-                    break
-                if began:
-                    self.waiting.remove(job)
-                    self._count(reused_tokens=job.reused)
-                    break
+        while len(self.waiting) and self._begin_one():
+            pass
+
+    def _begin_one(self) -> bool:
+        """Give a row to the first job that can have one; tell whether there was any."""
+        jobs = list(self.waiting.in_turn(self._admission.counts()))
+        jobs.sort(key=lambda one: one.passed < _PASSED)
+        for job in jobs:
+            try:
+                began = self._admission.begin(job)
+            except Exception as error:  # of kvc or a defect
+                self.waiting.remove(job)
+                self._end(job, "failed", as_told(error))
+                return True
+            if began:
+                self.waiting.remove(job)
+                self._count(reused_tokens=job.reused)
+                for other in jobs:
+                    other.passed += other.arrived < job.arrived
+                return True
+            if job.passed >= _PASSED and not self._admission.fits(job):
+                return False  # it would never fit while smaller ones begin
+        return False
 
     def _read(self) -> None:
         """Read parts of prompts, for no longer than others may wait."""
@@ -166,16 +204,28 @@ class Turns:
             most = self._pace.most(left if answering else None)
             if answering and not first and most <= 0:
                 return
-            self._read_part(reading[0], max(most, 16))
+            self._read_part(self._next_of(reading), max(most, 16))
             first = False
             if not answering:
                 return  # so that cancelled and new requests are seen
+
+    def _next_of(self, reading: Sequence[Job]) -> Job:
+        """Return the oldest job and the one that has the least to read, in turn.
+
+        So a long prompt does not hold up short ones, nor they a long one for ever.
+        """
+        self._parts += 1
+        if self._parts % 2:
+            return min(reading, key=lambda job: job.arrived)
+        return min(reading, key=lambda job: job.prompt.size - job.held)
 
     def _read_part(self, job: Job, most: int) -> None:
         row = job.row
         assert row is not None, "the job has a row"
         if job.request.pictures and not job.held:
-            self._try([job], lambda: self._read_pictures(job))
+            found = self._try([job], lambda: self._read_pictures(job))
+            if found is not None:
+                self._after_part(job, job.prompt.size, found)
             return
         longest = self.rows.longest
         part = job.pending[: most if longest is None else min(most, longest)]
@@ -184,45 +234,46 @@ class Turns:
         if logits is None:
             return
         self._pace.note(len(part), time.perf_counter() - began)
-        job.ran(len(part))
-        self._count(prompt_tokens=len(part))
+        self._after_part(job, len(part), logits)
+
+    def _after_part(self, job: Job, count: int, logits: Logits) -> None:
+        job.ran(count)
+        self._count(prompt_tokens=count)
         if not job.pending:
-            self._after_prompt(job)
+            if job.held == job.prompt.size:
+                self._admission.keep_prompt(job)
             self._choose(job, logits)
 
-    def _after_prompt(self, job: Job) -> None:
-        """Park a copy of a long prompt if its row cannot go back to it later."""
-        row, tokens = job.row, job.tokens
-        if self._goes_back or len(tokens) < _PARKED or job.request.pictures:
-            return
-        if row is not None and self._texts.keeps(len(tokens)):
-            adapter = (job.request.adapter, job.request.scale)
-            held = np.array(tokens, np.int64)
-            self._texts.park(held, adapter, self.rows.twin(row))
+    def _read_pictures(self, job: Job) -> Logits:
+        """Read a prompt with pictures in a session of its own.
 
-    def _read_pictures(self, job: Job) -> bool:
-        """Read a prompt with pictures in a session of its own."""
-        request, row = job.request, job.row
+        Raises:
+            KvcError: as `Feeder.feed_prompts`, and as calls of sessions.
+        """
+        row, prompt = job.row, job.prompt.tolist()
         assert row is not None, "the job has a row"
-        name = request.adapter
-        scale = None if name is None else request.scale
-        with self._program.session(self.capacity, adapter=name, scale=scale) as alone:
-            shown: list[list[InParts]] = [list(request.pictures)]
+        with self._program.session(self._wanted) as alone:
+            alone.use_adapter(*job.adapter)
+            shown: list[list[InParts]] = [list(job.request.pictures)]
             picturing = picturing_of(alone, places_of(alone), shown)
             feeder = Feeder(alone, picturing=picturing)
-            feeder.check_prompts([request.prompt])
-            logits = feeder.feed_prompts([request.prompt])
-            self.rows.take(row, alone, (name, request.scale), len(request.prompt))
-        job.ran(len(request.prompt))
-        self._count(prompt_tokens=len(request.prompt))
-        self._choose(job, logits[0])
-        return True
+            feeder.check_prompts([prompt])
+            logits = feeder.feed_prompts([prompt])
+            taken = self.rows.take(row, alone, job.adapter, len(prompt))
+            assert taken, "the row holds all tokens of the session"
+        found: Logits = logits[0]
+        return found
 
     def _step(self) -> None:
         """Make the next token of each answer."""
         ready = {row: job for row, job in self._admission.jobs.items() if not job.reads}
-        if not ready:
+        if self.rows.together and ready:
+            self._step_of(ready)
             return
+        for row, job in ready.items():  # a failure is of one alone
+            self._step_of({row: job})
+
+    def _step_of(self, ready: Mapping[int, Job]) -> None:
         tokens = {row: job.pending[0] for row, job in ready.items()}
         made = self._try(list(ready.values()), lambda: self.rows.step(tokens))
         if made is None:
@@ -234,43 +285,46 @@ class Turns:
 
     def _choose(self, job: Job, logits: Logits) -> None:
         """Choose a job's next token; let the job leave if that was the last."""
-
-        def choose() -> bool:
-            before = len(job.answer.tokens)
-            ended = job.choose(logits)
-            self._count(tokens=len(job.answer.tokens) - before)
-            return ended
-
-        if self._try([job], choose):
-            self._leave(job)
-            self._count(finished=1)
-
-    def _leave(self, job: Job) -> None:
-        self._ended += 1
-        self._admission.leave(job, self._ended)
+        update = self._try([job], lambda: job.choose(logits))
+        if update is None:
+            return
+        self._count(tokens=len(update.tokens))
+        if update.ending is None:
+            job.tell(update)
+        else:
+            self._leave(job, "finished", lambda: job.tell(update))
 
     def _end(self, job: Job, ending: Ending, error: KvcError | None = None) -> None:
-        self._count(**{ending: 1})
-        job.end(ending, error)
+        """End a job before its answer, whether it runs or waits."""
+        self._leave(job, ending, lambda: job.end(ending, error))
+
+    def _leave(self, job: Job, how: str, tell: Callable[[], None]) -> None:
+        """Free the row of a job, count how it ended, and tell its listener.
+
+        Raises:
+            KvcError: as `Admission.leave`; the listener has been told all the same.
+        """
+        try:
+            if job.row is not None and self._admission.jobs.get(job.row) is job:
+                self._admission.leave(job)
+        finally:
+            self._count(**{how: 1})
+            tell()
 
     def _try(self, jobs: list[Job], action: Callable[[], _Made]) -> _Made | None:
         """Run an action; if it fails, end the jobs that it was for, and return None."""
         try:
             return action()
-        except KvcError as error:
-            self._fail(jobs, error)
-        except Exception as error:  # a defect of kvc, which must not end the thread
-            self._fail(jobs, _defect(error))
+        except Exception as error:  # of kvc or a defect, which must not end the thread
+            self._fail(jobs, as_told(error))
         return None
 
     def _fail(self, jobs: list[Job], error: KvcError) -> None:
-        lost = isinstance(error, Poisoned) or not self.rows.is_usable
-        for job in list(self._admission.jobs.values()) if lost else jobs:
-            self._leave(job)
+        if isinstance(error, Poisoned) or not self.rows.is_usable:
+            self.recover(error)
+            return
+        for job in jobs:
             self._end(job, "failed", error)
-        if lost:
-            self.rows.mend()
-            self._admission.forget()
 
     def _close_up(self) -> None:
         """Move a row so that the rows that decode together are adjacent."""
@@ -291,8 +345,10 @@ class Turns:
         self.counts.update(added)
 
 
-def _defect(error: Exception) -> KvcError:
+def as_told(error: Exception) -> KvcError:
     """Return an error of kvc's for one that kvc should not have raised."""
+    if isinstance(error, KvcError):
+        return error
     made = RequestFailed(reason=f"{type(error).__name__}: {error}")
     made.__cause__ = error
     return made

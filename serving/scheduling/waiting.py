@@ -26,6 +26,10 @@ class Waiting:
         self._clients.setdefault(job.request.client, deque()).append(job)
         self._count += 1
 
+    def has(self, client: str) -> bool:
+        """Tell whether a client has a job that waits; any thread may ask."""
+        return client in self._clients
+
     def in_turn(self, running: Mapping[str, int]) -> Iterator[Job]:
         """Yield the first job of each client, in the order in which they may begin.
 
@@ -49,7 +53,7 @@ class Waiting:
 
     def take_if(self, condition: Callable[[Job], bool]) -> list[Job]:
         """Remove and return the jobs for which a condition holds."""
-        found = list[Job]()
+        found: list[Job] = []
         for name, line in list(self._clients.items()):
             left = deque[Job]()
             for job in line:

@@ -20,7 +20,7 @@ from kvc.compiler import compile_program, register_backend
 from kvc.compiler.models import BUILTIN
 from kvc.runtime import load, register_delegate
 from kvc.runtime.calibration import Samples
-from kvc.tools.commands.eval import evaluate
+from kvc.runtime.scoring import evaluate
 from kvc.tools.dev.train_demo import read_library
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.ethosu.backend import EthosUHandle
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
 from kvc.runtime.delegates.ethosu.vela import VELA
-from kvc.tools.commands.eval import evaluate
+from kvc.runtime.scoring import evaluate
 from kvc.tools.dev.train_demo import read_library
 
 ROOT = Path(__file__).parents[2]

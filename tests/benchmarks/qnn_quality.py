@@ -17,7 +17,7 @@ from kvc.compiler.models import BUILTIN
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
-from kvc.tools.commands.eval import evaluate
+from kvc.runtime.scoring import evaluate
 from kvc.tools.dev.train_demo import read_library
 
 ROOT = Path(__file__).parents[2]

@@ -20,8 +20,8 @@ from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import CONFIG, decoder_methods
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.runtime import load
+from kvc.runtime.scoring import Evaluation, evaluate
 from kvc.schema.text import size
-from kvc.tools.commands.eval import Evaluation, evaluate
 from kvc.tools.dev.train_demo import read_library
 
 WINDOW, STRIDE, CHUNK = 512, 256, 64

@@ -52,7 +52,7 @@ COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
 TALKING, KEPT, _TOOLS, RECORDING = examples("tools/COMMANDS.md", "python")
 (PROMPTS,) = examples("serving/batch/BATCH.md", "json")
 BATCH, AGAIN = examples("serving/batch/BATCH.md", "sh")
-(OVER_RAY,) = examples("serving/batch/BATCH.md", "python")
+OVER_RAY, EVALUATED, SWEPT = examples("serving/batch/BATCH.md", "python")
 (FORKING,) = examples("runtime_py/memory/README.md", "python")
 (SCHEDULED,) = examples("serving/scheduling/README.md", "python")
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
@@ -199,6 +199,18 @@ def test_the_page_of_batches_has_a_step_of_ray_data(first):
         "pop",
         "push",
     ]
+
+
+@pytest.mark.exhaustive
+def test_the_page_of_batches_evaluates_and_sweeps(first):
+    pytest.importorskip("ray")
+    words = run(first.folder, EVALUATED).split()
+    assert words[0] == "demo.kvc"
+    assert 1 < float(words[2]) < 256
+    _, good, bad, reason = run(first.folder, SWEPT).splitlines()
+    assert good.split()[:2] == ["demo", "cpu_q8"]
+    assert bad.split() == ["demo", "no_recipe", "-", "-", "-", "-"]
+    assert reason.startswith("demo, no_recipe: kvc compile: no recipe 'no_recipe'")
 
 
 def test_the_page_of_the_tools_talks(first):

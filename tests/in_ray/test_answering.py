@@ -7,7 +7,7 @@ import pytest
 
 from kvc.ray import BundleConfig, RayAnswering
 from kvc.runtime import load
-from kvc.schema.errors import BadSetting, BatchDiffers, FileProblem
+from kvc.schema.errors import BadSetting, FileProblem, NodeDiffers
 from kvc.serving.batch import Answering, Identity, Job, Journal, Prompts
 from kvc.serving.scheduling import Limits
 
@@ -66,7 +66,7 @@ def test_rows_of_a_lost_actor_are_given_to_another(
 
 
 def test_a_node_with_another_bundle_is_refused(cluster, bundle):
-    with pytest.raises(BatchDiffers, match=f"{bundle} on node"):
+    with pytest.raises(NodeDiffers, match=f"{bundle} on node"):
         RayAnswering(config(bundle), "0" * 64)
 
 

@@ -15,7 +15,7 @@ import click
 
 from kvc.schema.errors import KvcError
 from kvc.schema.text import plural
-from kvc.tools.batch_cluster import Cluster, Shared, cluster_options, on_cluster
+from kvc.tools.batch_cluster import Shared, on_cluster
 from kvc.tools.batch_files import (
     Again,
     check_paths,
@@ -25,6 +25,7 @@ from kvc.tools.batch_files import (
     surveyed,
 )
 from kvc.tools.batch_progress import ProgressLine
+from kvc.tools.cluster import Cluster, cluster_options
 from kvc.tools.generation_options import form_options, generation_options
 from kvc.tools.numbers import WholeNumber
 from kvc.tools.options import Loading, loading_options, nbytes_of, open_program
@@ -260,16 +261,7 @@ def limits_of(caps: Caps) -> "Limits":
     """Return the limits of a scheduler."""
     from kvc.serving.scheduling import Limits
 
-    plain = Limits()
-    remembered = plain.remembered_nbytes
-    if caps.nbytes is not None:
-        remembered = min(remembered, caps.nbytes // 2)
-    return Limits(
-        rows=caps.rows,
-        nbytes=caps.nbytes,
-        remembered_nbytes=remembered,
-        capacity=caps.capacity,
-    )
+    return Limits(rows=caps.rows, nbytes=caps.nbytes, capacity=caps.capacity)
 
 
 def _nbytes(text: str | None) -> int | None:

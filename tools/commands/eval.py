@@ -1,10 +1,8 @@
 """`kvc eval`: measure how well bundles predict a text.
 
-`evaluate` measures an open program on the bytes of a text; `table` prints the results.
+`kvc.runtime.scoring` measures, here or on actors of a cluster; `table` prints.
 """
 
-import codecs
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -13,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.schema.errors import BadSetting, FileProblem, reason_of
+from kvc.schema.errors import FileProblem, reason_of
 from kvc.schema.text import columns, escape, size
+from kvc.tools.cluster import Cluster, cluster_options, connected
 from kvc.tools.options import Loading, loading_options, open_program
 from kvc.tools.printing import report_text
 
 if TYPE_CHECKING:
-    from kvc.runtime import Program
-    from kvc.runtime.scoring.score import ScoreProgress
-    from kvc.runtime.tokenizers import Tokenizer
+    from kvc.runtime.scoring import Evaluation
+    from kvc.tools.progress import Stages
 
 
 @click.command("eval")
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     "such as the same model by cpu_fp32.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@cluster_options
 @loading_options
 def eval_command(
     bundles: tuple[str, ...],
@@ -63,6 +62,7 @@ def eval_command(
     max_bytes: int | None,
     against: str | None,
     as_json: bool,
+    cluster: Cluster | None,
     loading: Loading,
 ) -> None:
     """Measure how well each BUNDLE predicts the text in FILE.
@@ -77,25 +77,89 @@ def eval_command(
     often both find the same token likeliest. These tell recipes apart even on a short
     text.
 
+    With --ray, windows of the text are scored by actors of a cluster; the figures are
+    the same.
+
     Example: kvc eval --against fp32.kvc q8.kvc q4.kvc text.txt
     """
     from kvc.tools.progress import Stages
 
-    raw = _read(file, max_bytes)
-    found = []
-    with Stages(quiet=False) as stages, ExitStack() as opened:
-        other = against and opened.enter_context(open_program(against, loading))
-        for bundle in bundles:
-            show = partial(stages.show, bundle)
-            with open_program(bundle, loading) as program:
-                found.append(
-                    evaluate(bundle, program, raw, window, stride, show, other or None)
-                )
+    wanted = Wanted(bundles, _read(file, max_bytes), window, stride, against)
+    with Stages(quiet=False) as stages:
+        if cluster is None:
+            found = _measured_here(wanted, loading, stages)
+        else:
+            found = _measured_on(cluster, wanted, loading, stages)
     if as_json:
         report = {"file": file, "bundles": [asdict(one) for one in found]}
         click.echo(report_text("eval", report))
     else:
         click.echo("\n".join(table(found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be measured.
+
+    Attributes:
+        bundles: the paths of the bundles.
+        raw: the bytes of the text.
+        window, stride, against: the values of the options.
+    """
+
+    bundles: tuple[str, ...]
+    raw: bytes
+    window: int | None
+    stride: int | None
+    against: str | None
+
+
+def _measured_here(
+    wanted: Wanted, loading: Loading, stages: "Stages"
+) -> "list[Evaluation]":
+    """Measure bundles one after the other, in this process."""
+    from kvc.runtime.scoring import evaluate
+
+    found, sizes = [], (wanted.window, wanted.stride)
+    with ExitStack() as opened:
+        other = None
+        if wanted.against:
+            other = opened.enter_context(open_program(wanted.against, loading))
+        for bundle in wanted.bundles:
+            show = partial(stages.show, bundle)
+            with open_program(bundle, loading) as program:
+                found.append(evaluate(bundle, program, wanted.raw, *sizes, show, other))
+    return found
+
+
+def _measured_on(
+    cluster: Cluster, wanted: Wanted, loading: Loading, stages: "Stages"
+) -> "list[Evaluation]":
+    """Measure bundles by actors of a cluster.
+
+    Raises:
+        click.UsageError: --residency is given, which tells of this process.
+    """
+    if loading.residency:
+        raise click.UsageError("--residency is of one process: leave it or --ray out")
+    stages.show("connecting to the cluster", 0, 0)
+    with connected(cluster, loading.threads) as actors:
+        from kvc.ray import EvaluationConfig, evaluate
+
+        config = EvaluationConfig(
+            window=wanted.window,
+            stride=wanted.stride,
+            against=wanted.against,
+            concurrency=actors.count,
+            num_cpus=actors.threads,
+            mode=loading.mode,
+            data_folders=loading.data_folders,
+            reference=loading.reference,
+            device=loading.device,
+            backend=loading.backend,
+            adapter=loading.adapter,
+        )
+        return evaluate(wanted.bundles, wanted.raw, config, stages.show)
 
 
 def _read(file: str, most: int | None) -> bytes:
@@ -111,141 +175,7 @@ def _read(file: str, most: int | None) -> bytes:
         raise FileProblem(path=file, reason=reason_of(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """How well a bundle predicts a text.
-
-    Attributes:
-        bundle, recipe: path of the bundle, and name of its recipe.
-        weights_nbytes: bytes of the weights, each weight once.
-        bits_per_byte: mean bits for each byte of text; null if the bundle has no
-            tokenizer, since the bytes of a token are unknown then.
-        perplexity, bits_per_token: mean perplexity and mean bits for each token.
-        tokens, scored_nbytes: number of scored tokens and of their bytes; the bytes are
-            null if the bundle has no tokenizer.
-        window, stride: length of the window and of its steps, in tokens.
-        method: name of the method that computed the logits.
-        tokens_per_second: scored tokens per second of running and scoring. The time of
-            loading, which the first bundle of a process pays for later ones, is left
-            out.
-        divergence, divergence_error: mean Kullback-Leibler divergence from the bundle
-            of `--against`, in nats per token, and its standard error; null without that
-            bundle.
-        same_tokens: share of tokens for which both bundles find the same token
-            likeliest; null without `--against`.
-    """
-
-    bundle: str
-    recipe: str
-    weights_nbytes: int
-    bits_per_byte: float | None
-    perplexity: float
-    bits_per_token: float
-    tokens: int
-    scored_nbytes: int | None
-    window: int
-    stride: int
-    method: str
-    tokens_per_second: float
-    divergence: float | None = None
-    divergence_error: float | None = None
-    same_tokens: float | None = None
-
-
-def evaluate(
-    bundle: str,
-    program: "Program",
-    raw: bytes,
-    window: int | None = None,
-    stride: int | None = None,
-    progress: "ScoreProgress | None" = None,
-    against: "Program | None" = None,
-) -> Evaluation:
-    """Measure a bundle on a text, and compare it with `against` if that is given.
-
-    Raises:
-        BadSetting: the tokenizer of `against` turns the text into other tokens.
-        KvcError: as `score_tokens` and `tokenizer_of`.
-    """
-    from kvc.runtime.scoring import score_tokens
-    from kvc.runtime.tokenizers import tokenizer_of
-
-    tokenizer = tokenizer_of(program)
-    # A character that was cut off is left out; other bytes stay.
-    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(raw)
-    tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
-    if against is not None and "tokenizer" in program.metadata:
-        _check_alike(against, text, tokens, bundle)
-    score = score_tokens(program, tokens, window, stride, start, progress, against)
-    divergence = score.divergence
-    nbytes = None
-    if "tokenizer" in program.metadata:
-        nbytes = len(os.fsencode(text)) - (0 if start else _nbytes(tokenizer, tokens))
-    return Evaluation(
-        bundle=bundle,
-        recipe=program.provenance.recipe,
-        weights_nbytes=_weights_nbytes(program),
-        bits_per_byte=score.bits / nbytes if nbytes else None,
-        perplexity=score.perplexity,
-        bits_per_token=score.bits_per_token,
-        tokens=score.tokens,
-        scored_nbytes=nbytes,
-        window=score.window,
-        stride=score.stride,
-        method=score.method,
-        tokens_per_second=score.tokens / score.seconds,
-        divergence=divergence.nats if divergence else None,
-        divergence_error=divergence.error if divergence else None,
-        same_tokens=divergence.same if divergence else None,
-    )
-
-
-def _check_alike(
-    against: "Program", text: str, tokens: Sequence[int], bundle: str
-) -> None:
-    """Check that the tokenizer of `against`, if any, turns a text into the same tokens.
-
-    Raises:
-        BadSetting: the tokens differ.
-    """
-    from kvc.runtime.tokenizers import tokenizer_of
-
-    if "tokenizer" not in against.metadata:
-        return
-    if list(tokenizer_of(against).encode(text, special=False)) != list(tokens):
-        expected = f"a bundle to which the text is the same tokens as to {bundle}"
-        raise BadSetting(name="against", expected=expected, found="other tokens")
-
-
-def _start(tokenizer: "Tokenizer") -> Sequence[int]:
-    """Return the special tokens that a tokenizer puts before a text."""
-    plain, special = (list(tokenizer.encode("1", s)) for s in (False, True))
-    for at in range(len(special) - len(plain) + 1):
-        if special[at : at + len(plain)] == plain:
-            return special[:at]
-    return []
-
-
-def _nbytes(tokenizer: "Tokenizer", tokens: Sequence[int]) -> int:
-    """Return the bytes of text in the first token, which is not scored."""
-    stream = tokenizer.stream()
-    first = stream.push(tokens[0]) + stream.finish()
-    # A part of a character has no text of its own.
-    return 1 if "\ufffd" in first else len(os.fsencode(first))
-
-
-def _weights_nbytes(program: "Program") -> int:
-    """Return the bytes of the data that methods use, without packed copies."""
-    from kvc.schema.uses import PACKED
-
-    return sum(
-        blob.nbytes
-        for blob in program.residency().blobs
-        if blob.methods and not blob.names[0].startswith(PACKED)
-    )
-
-
-def table(found: Sequence[Evaluation]) -> list[str]:
+def table(found: "Sequence[Evaluation]") -> list[str]:
     """Return the lines of a table of evaluations; the first line has the titles."""
     titles = ("bundle", "recipe", "weights", "bits per byte", "perplexity", "tokens/s")
     compared = any(one.divergence is not None for one in found)
@@ -266,7 +196,7 @@ def table(found: Sequence[Evaluation]) -> list[str]:
     return columns(rows, "<<>>>>>>"[: len(rows[0])])
 
 
-def _comparison(one: Evaluation) -> tuple[str, ...]:
+def _comparison(one: "Evaluation") -> tuple[str, ...]:
     if one.divergence is None:
         return ()
     divergence = f"{one.divergence:.5f} ± {one.divergence_error:.5f}"

@@ -160,7 +160,7 @@ def _caches(model: "TextModel", limits: "Limits") -> str:
     if scheduler.capacity is None:
         return f"{size(scheduler.foretold_nbytes(1000))} for 1,000 tokens"
     running = scheduler.status.rows * scheduler.foretold_nbytes(scheduler.capacity)
-    return f"at most {size(running + limits.remembered_nbytes)}"
+    return f"at most {size(running + limits.most_remembered)}"
 
 
 def _address(host: str, port: int) -> str:

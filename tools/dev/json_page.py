@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 
+from kvc.runtime.scoring import Evaluation
 from kvc.schema.container import Collected
 from kvc.tools.bench.method_speeds import MethodSpeed
 from kvc.tools.bench.profiling import ProfileReport
 from kvc.tools.bench.rounds import BenchReport
 from kvc.tools.checks.expected import Checked
-from kvc.tools.commands.eval import Evaluation
 from kvc.tools.commands.verify import VerifyReport
 from kvc.tools.executorch.report import PteReport
 from kvc.tools.generation_output import AnswerReport

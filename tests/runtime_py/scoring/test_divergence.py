@@ -7,9 +7,9 @@ import pytest
 from scored_model import KINDS, TOKENS, scored_programs
 
 from kvc.runtime.generation.log_probabilities import log_probabilities
-from kvc.runtime.scoring import score_tokens
+from kvc.runtime.scoring import divergence, score_tokens
 from kvc.runtime.scoring.divergence import Beside
-from kvc.runtime.scoring.scorers import find_scorer
+from kvc.runtime.scoring.scorers import WindowTokens, find_scorer
 from kvc.schema.errors import BadSetting, UnusableLogits
 
 
@@ -26,10 +26,9 @@ class Pieces:
 
 
 def divergence_of(reference, found, *sizes):
-    beside = Beside(Pieces(reference, *sizes))
-    beside.begin([], 1)
+    beside = Beside(Pieces(reference, *sizes), WindowTokens((), 1))
     beside.add(log_probabilities(np.asarray(found, np.float32)))
-    return beside.divergence()
+    return divergence.divergence_of([beside.compared()])
 
 
 def test_it_is_the_sum_of_p_times_the_logarithm_of_p_by_q():
@@ -93,9 +92,9 @@ def test_another_context_is_apart(programs):
     shifted = [*TOKENS]
     shifted[10] += 1
     with programs["decode"].session() as one, programs["forward"].session() as other:
-        beside = Beside(find_scorer(programs["decode"], one))
-        beside.begin(shifted[:20], 1)
+        window = WindowTokens(tuple(shifted[:20]), 1)
+        beside = Beside(find_scorer(programs["decode"], one), window)
         own = find_scorer(programs["forward"], other)
         for logits in own.logits(TOKENS[:20], 1):
             beside.add(log_probabilities(logits))
-    assert beside.divergence().nats > 1e-3
+    assert divergence.divergence_of([beside.compared()]).nats > 1e-3

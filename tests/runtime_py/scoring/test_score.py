@@ -23,7 +23,7 @@ from torch.nn import functional
 from kvc.runtime import load
 from kvc.runtime.generation.log_probabilities import log_probabilities
 from kvc.runtime.scoring import cut_windows, score_tokens
-from kvc.runtime.scoring.score import _bits
+from kvc.runtime.scoring.window_scores import _bits
 from kvc.schema.errors import BadSetting, InputMismatch, UnknownName, UnusableLogits
 
 

@@ -1,5 +1,7 @@
 """Calls of some rows of a session; parts of rows; one binding for many sessions."""
 
+import threading
+
 import numpy as np
 import pytest
 from drafting_rows import write_checked
@@ -16,8 +18,10 @@ from kvc.runtime import (
     load,
 )
 from kvc.runtime.execution import frames
+from kvc.runtime.states.addresses import StateAddresses
 
 KINDS = ("cache", "rings", "sums")
+CAPACITY = {"cache": 32, "sums": 32}
 TOKENS = np.random.default_rng(2).integers(0, VOCAB, (4, 20))
 
 
@@ -87,6 +91,22 @@ def test_one_binding_serves_sessions_forks_and_rows(programs, monkeypatch):
         with program.session(batch=rows, capacity=32) as session:
             session.some_rows(0).prefill(TOKENS[:1, :3])
         assert len(bound) == 2  # one of each method
+
+
+def test_what_stands_in_for_states_is_reserved_once(programs, monkeypatch):
+    """A frame for each of many sizes would else take the addresses of all states."""
+    made, stand_in = [], StateAddresses.stand_in
+    monkeypatch.setattr(
+        StateAddresses,
+        "stand_in",
+        lambda places: (made.append(places), stand_in(places))[1],
+    )
+    with programs["cache"].session(batch=4, capacity=40) as session:
+        for count in (1, 2, 3, 4):
+            session.some_rows(0, count).prefill(TOKENS[:count, :count])
+        session.decode(TOKENS[:, :1])
+        assert session.position.tolist() == [11, 10, 8, 5]
+    assert len(made) == 1
 
 
 def test_what_is_prepared_need_not_be_bound_at_a_call(programs, monkeypatch):
@@ -175,6 +195,25 @@ def test_the_first_tokens_of_a_row_are_copied(programs, kind, tokens):
             np.testing.assert_array_equal(made, expected)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_kept_copies_of_a_row_do_not_go_with_a_part_of_it(programs, kind):
+    with programs[kind].session(batch=2, snapshots=4) as session:
+        session.prefill(TOKENS[:2, :5])
+        for turn in range(5, 20):
+            session.some_rows(0).decode(TOKENS[:1, turn : turn + 1])
+        before = contents(session, 1)
+        if kind == "sums":
+            with pytest.raises(NotRewindable, match="do not go with it"):
+                session.copy_row(0, 1, tokens=18)
+            assert contents(session, 1) == before
+            assert session.position.tolist() == [20, 5]
+        else:
+            session.copy_row(0, 1, tokens=18)
+            assert session.position.tolist() == [20, 18]
+        session.copy_row(0, 0, tokens=18)  # the row itself has them
+        assert session.position.tolist()[0] == 18
+
+
 def test_a_part_that_a_row_cannot_go_back_to_is_refused(programs):
     program = programs["sums"]
     with program.session(batch=2) as session:
@@ -187,3 +226,39 @@ def test_a_part_that_a_row_cannot_go_back_to_is_refused(programs):
         assert [contents(session, row) for row in range(2)] == before
         session.copy_row(0, 1, tokens=5)
         assert contents(session, 1) == contents(session, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_go_from_session_to_session_in_several_threads(programs, kind):
+    """Sessions that fork and close, and rows of larger ones, get what one gets."""
+    program, found = programs[kind], []
+
+    def logits(session, row):
+        made = [session.prefill(TOKENS[row : row + 1, :5])]
+        places = range(5, 9)
+        return made + [session.decode(TOKENS[row : row + 1, n : n + 1]) for n in places]
+
+    expected = []
+    for row in range(4):
+        with program.session(batch=1, capacity=CAPACITY.get(kind)) as session:
+            expected.append(logits(session, row))
+
+    def works(number):
+        for turn in range(12):
+            row, batch = (number + turn) % 4, 1 + turn % 3
+            with program.session(batch=batch, capacity=CAPACITY.get(kind)) as session:
+                with session.fork() as fork:
+                    made = logits(fork.some_rows(batch - 1), row)
+                again = logits(session.some_rows(0), row)
+            pairs = zip(expected[row] * 2, made + again, strict=True)
+            found.extend(np.array_equal(one, other) for one, other in pairs)
+            if turn % 5 == number:
+                program.release()
+
+    threads = [threading.Thread(target=works, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 * 12 * 10
+    assert all(found)

@@ -5,11 +5,11 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 
-import drafting_models
 import numpy as np
 import pytest
+from asked_requests import SHORT, Heard, alone, ask, assert_as_alone
 from daily import only
-from drafting_rows import VOCAB, write_checked
+from drafting_rows import VOCAB
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_once import MadeOnce
@@ -28,69 +28,14 @@ from kvc.serving.scheduling import Limits, Request, Scheduler
 
 KINDS = ("cache", "rings", "sums", "one row")
 PROMPT = tuple(np.random.default_rng(0).integers(0, VOCAB, 25).tolist())
-SHORT = GenerationSettings(max_tokens=6)
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-
-    def opened(kind):
-        path = folder / f"{kind}.kvc"
-        if kind == "one row":
-            return load(drafting_models.write_decoder(path))
-        return load(write_checked(path, kind, seq=32))
-
-    made = MadeOnce(opened)
+def programs(bundles):
+    made = MadeOnce(lambda kind: load(bundles[kind]))
     yield made
     for program in made.values():
         program.close()
-
-
-class Heard:
-    """The updates of one request."""
-
-    def __init__(self):
-        self.updates, self._over = [], threading.Event()
-        self.first = threading.Event()
-
-    def __call__(self, update):
-        self.updates.append(update)
-        self.first.set()
-        if update.ending is not None:
-            self._over.set()
-
-    @property
-    def tokens(self):
-        return [token for update in self.updates for token in update.tokens]
-
-    @property
-    def last(self):
-        assert self._over.wait(60), "the request has no end"
-        return self.updates[-1]
-
-
-def ask(scheduler, prompt, settings=SHORT, **fields):
-    heard = Heard()
-    heard.ticket = scheduler.submit(Request(prompt, settings, **fields), heard)
-    return heard
-
-
-def alone(program, prompt, settings=SHORT):
-    """Return the tokens of a prompt, and why they end, as `generate` has them."""
-    asked = {
-        name: getattr(settings, name)
-        for name in ("max_tokens", "temperature", "top_k", "seed", "stop_tokens")
-        if getattr(settings, name) is not None
-    }
-    with program.session() as session:
-        run = generate(session, list(prompt), **asked)
-        return list(run), run.reason
-
-
-def assert_as_alone(program, heard, prompt, settings=SHORT):
-    expected = alone(program, prompt, settings)
-    assert (heard.last.ending, heard.tokens) == (expected[1], expected[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

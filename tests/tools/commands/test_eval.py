@@ -12,8 +12,7 @@ from small_tokenizers import byte_fallback, byte_level, word_piece
 from torch.nn import functional
 
 from kvc.runtime import load
-from kvc.runtime.scoring import score_tokens
-from kvc.tools.commands.eval import evaluate
+from kvc.runtime.scoring import evaluate, score_tokens
 
 TEXT = "def bits(text):\n    return 8 * len(text)  # naïve, 100 €\n"
 RAW = TEXT.encode()
@@ -134,7 +133,7 @@ def test_bytes_are_those_of_the_text_that_counts(
     whole, monkeypatch, make, start, unscored
 ):
     library = make()
-    monkeypatch.setattr("kvc.runtime.scoring.score_tokens", even_score)
+    monkeypatch.setattr("kvc.runtime.scoring.evaluation.score_tokens", even_score)
     with load(whole) as program:
         one = evaluate("m.kvc", Tokenized(program, library), b"Once upon a time")
     assert Tokenized.start == start
