@@ -24,13 +24,13 @@ _OPTIONS: Final = (
         type=click.Choice(
             ["generate", "embed", "classify", "classify_tokens", "fill_mask"]
         ),
-        help="HF folder: what the model is to do.  [default: as config.json says]",
+        help="HF, GGUF: what the model is to do.  [default: as config.json says]",
     ),
     click.option(
         "--max-length",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the most tokens that a session's cache holds, or that a text "
+        help="HF, GGUF: the most tokens that a session's cache holds, or that a text "
         "has which is embedded or classified.  [default: as the folder says]",
     ),
     click.option(
@@ -38,7 +38,7 @@ _OPTIONS: Final = (
         "encoder_length",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the most positions of the encoder, where there is one.  "
+        help="HF, GGUF: the most positions of the encoder, where there is one.  "
         "[default: as config.json says]",
     ),
     click.option(
@@ -46,35 +46,35 @@ _OPTIONS: Final = (
         "batch",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the most prompts in a batch.  "
+        help="HF, GGUF: the most prompts in a batch.  "
         "[default: 1; of a model without a cache 64]",
     ),
     click.option(
         "--slack",
         type=click.IntRange(min=0),
         metavar="N",
-        help="HF folder: extra slots in the rings of sliding-window layers, so that a "
+        help="HF, GGUF: extra slots in the rings of sliding-window layers, so that a "
         "session can be rewound N tokens further.  [default: 0]",
     ),
     click.option(
         "--window",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the last positions a token sees, where it would see more. "
+        help="HF, GGUF: the last positions a token sees, where it would see more. "
         "Caches keep no others, and texts have any length.  [default: as in the model]",
     ),
     click.option(
         "--keep",
         type=click.IntRange(min=0),
         metavar="N",
-        help="HF folder, with --window: the first positions that a token sees beside "
+        help="HF, GGUF, with --window: the first positions that a token sees beside "
         "the window (attention sinks).  [default: 0]",
     ),
     click.option(
         "--prefill-chunk",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the most tokens in one call of prefill.  [default: 512]",
+        help="HF, GGUF: the most tokens in one call of prefill.  [default: 512]",
     ),
     click.option(
         "--prefill-size",
@@ -82,30 +82,30 @@ _OPTIONS: Final = (
         type=_NUMBER,
         multiple=True,
         metavar="N",
-        help="HF folder: add a method prefill_N for exactly N tokens. Repeatable.",
+        help="HF, GGUF: add a method prefill_N for exactly N tokens. Repeatable.",
     ),
     click.option(
         "--all-logits",
         is_flag=True,
-        help="HF folder: add a method prefill_all, which returns the logits of every "
+        help="HF, GGUF: add a method prefill_all, which returns the logits of every "
         "position.",
     ),
     click.option(
         "--inputs-embeds",
         is_flag=True,
-        help="HF folder: add a method prefill_embeds, which takes embeddings.",
+        help="HF, GGUF: add a method prefill_embeds, which takes embeddings.",
     ),
     click.option(
         "--adapters",
         metavar="COUNT[,rank=R][,dora][,target=NAME]...[,whole=NAME]...",
-        help="HF folder: let the bundle hold COUNT adapters (LoRA) of up to rank R "
+        help="HF, GGUF: let the bundle hold COUNT adapters (LoRA) of up to rank R "
         "(16) at a time, of the linear layers NAME (all but the output layer). dora: "
         "of DoRA, and trained biases, too. whole: whose matrices adapters can replace.",
     ),
     click.option(
         "--no-pictures",
         is_flag=True,
-        help="HF folder: of a model that reads pictures, too, compile the text alone.",
+        help="HF, GGUF: of a model that reads pictures, too, compile the text alone.",
     ),
 )
 

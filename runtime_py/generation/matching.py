@@ -8,6 +8,7 @@ it has read. So a copy of a sampler, which guesses for a draft, may share it.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _INSTALL: Final = "pip install 'kvc[grammar]'"
 # Models that are not sure write white space forever, where any is allowed.
 _JSON: "Final[JsonCompileOptions]" = {"whitespace_pattern": r"[ ]?|\n[ ]{0,16}"}
+_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
+_DIGITS: Final = {r"\d": "[0-9]"}
 _TOKENIZERS: Final[WeakKeyDictionary[object, dict[tuple[int, ...], "LLTokenizer"]]] = (
     WeakKeyDictionary()
 )
@@ -194,13 +197,22 @@ def _grammar_of(matcher: "type[LLMatcher]", constraint: Constraint) -> str:
     if constraint.kind == "json_schema":
         return matcher.grammar_from_json_schema(content, overrides=_JSON)
     if constraint.kind == "regex":
-        return matcher.grammar_from_regex(content)
+        return matcher.grammar_from_regex(_of_ascii_digits(content))
     if constraint.kind == "choices":
         texts = " | ".join(json.dumps(text) for text in json.loads(content))
         return matcher.grammar_from_lark(f"start: {texts}")
     from llguidance import grammar_from
 
     return grammar_from("gbnf" if "::=" in content else "lark", content)
+
+
+def _of_ascii_digits(pattern: str) -> str:
+    r"""Return a pattern whose `\d` is 0 to 9, as in `pattern` of a JSON Schema.
+
+    llguidance lets it be a digit of any script, of which models write odd ones if they
+    would rather write something else. It reads classes within classes, too.
+    """
+    return _ESCAPED.sub(lambda one: _DIGITS.get(one[0], one[0]), pattern)
 
 
 def _refused(constraint: Constraint, reason: str) -> BadSetting:

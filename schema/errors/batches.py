@@ -27,7 +27,11 @@ class BatchDiffers(BatchError):
     what: str
     began: str
     found: str
-    template = "{path} is the journal of a batch with another {what}: it began with {began}, found {found}; give what it began with, keep the answers to the lines that are the same (--resume-anyway), or begin anew (--force)"
+    template = "{path} is the journal of a batch with {other} {what}: it began with {began}, found {found}; give what it began with, keep the answers to the lines that are the same (--resume-anyway), or begin anew (--force)"
+
+    def _text(self) -> str:
+        other = "other" if self.what.endswith("s") else "another"
+        return self.template.format(other=other, **vars(self))
 
 
 class BatchBegun(BatchError):

@@ -55,6 +55,8 @@ class UnknownModel(ServingError):
 
     def _text(self) -> str:
         near, listed = meant(self.name, self.known), shortened(self.known)
+        if not self.name:
+            return f"the request names no model; models: {listed}"
         return self.template.format(name=self.name[:80], meant=near, listed=listed)
 
 

@@ -33,11 +33,17 @@ def make_app(service: Service) -> ASGIApp:
         service: what its requests share; it must be started in the event loop.
     """
     routes = [
-        Route(path, Endpoint(service, method, path, answering))
+        Route(path, Endpoint(service, method, _shown(path), answering))
         for method, path, answering in _PATHS
     ]
     return Guard(Router(routes, redirect_slashes=False, default=_nowhere), service)
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> NoReturn:
-    raise UnknownPath(known=tuple(f"{method} {path}" for method, path, _ in _PATHS))
+    known = tuple(f"{method} {_shown(path)}" for method, path, _ in _PATHS)
+    raise UnknownPath(known=known)
+
+
+def _shown(path: str) -> str:
+    """Return a path as people write it, without starlette's kinds of parts."""
+    return path.replace(":path}", "}")

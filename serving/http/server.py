@@ -6,6 +6,8 @@ the server at once.
 """
 
 import asyncio
+import errno
+import logging
 import os
 import signal
 import socket
@@ -18,12 +20,14 @@ from typing import Final
 import uvicorn
 
 from kvc.schema.errors import BadSetting, reason_of
+from kvc.schema.text import plural
 from kvc.serving.http.app import make_app
 from kvc.serving.http.protocol import protocol_for
 from kvc.serving.http.service import Service
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG: Final = 512
+_LOG: Final = logging.getLogger(__name__)
 _LAST: Final = 5.0  # seconds to send what ended answers are, before all is dropped
 
 
@@ -50,7 +54,10 @@ def listening(host: str, port: int) -> socket.socket:
             made.close()
             raise
     except (OSError, OverflowError) as error:
-        expected = f"an address that can be bound ({reason_of(error)})"
+        expected = f"an address that can be bound ({reason_of(error)}"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            expected += "; --port takes another one, 0 any that is free"
+        expected += ")"
         raise BadSetting(
             name="host", expected=expected, found=f"{host}:{port}"
         ) from error
@@ -89,6 +96,12 @@ class Server(uvicorn.Server):
             return
         self.should_exit = True
         self._service.drain()
+        if running := self._service.running:
+            _LOG.info(
+                "ending, with at most %g s for %s; a second signal ends it at once",
+                self.drain,
+                plural(running, "answer"),
+            )
         loop = asyncio.get_running_loop()
         self._timers += [
             loop.call_later(self.drain, self._service.end_answers),

@@ -122,6 +122,11 @@ class Service:
         """Accept no more requests."""
         self._draining = True
 
+    @property
+    def running(self) -> int:
+        """Return how many answers run or wait."""
+        return len(self._running)
+
     def end_answers(self) -> None:
         """End the answers that run; they are told as cut off."""
         self._ended = True

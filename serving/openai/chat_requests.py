@@ -53,12 +53,14 @@ class Telling:
         usage: whether a stream ends with the numbers of tokens.
         count: how many answers there are.
         client: whose request it is, "" if it does not say so.
+        each: whether each chunk of a stream has the numbers of tokens until then.
     """
 
     stream: bool = False
     usage: bool = False
     count: int = 1
     client: str = ""
+    each: bool = False
 
 
 @frozen
@@ -85,13 +87,14 @@ def telling_in(fields: Fields) -> Telling:
         BadSetting: a field is impossible.
     """
     stream = fields.flag("stream") or False
-    options, usage = fields.inner("stream_options"), False
+    options, usage, each = fields.inner("stream_options"), False, False
     if options is not None:
         if not stream:
             raise fields.bad("stream_options", "none without stream")
         usage = options.flag("include_usage") or False
+        each = usage and bool(options.flag("continuous_usage_stats"))
     count = fields.whole("n", 1, MOST_ANSWERS) or 1
-    return Telling(stream, usage, count, (fields.text("user") or "")[:256])
+    return Telling(stream, usage, count, (fields.text("user") or "")[:256], each)
 
 
 def chat_request(fields: Fields, most: int) -> ChatRequest:

@@ -40,6 +40,10 @@ class Chunks:
         """Tell in each chunk that the numbers of tokens come later."""
         self._tail = '],"usage":null}\n\n'
 
+    def with_usage_so_far(self, usage: Usage) -> None:
+        """Tell in the next chunks the numbers of tokens until now."""
+        self._tail = f'],"usage":{json.dumps(usage.told)}}}\n\n'
+
     def role(self, index: int) -> str:
         """Return the first chunk of an answer in a chat."""
         delta = '"delta":{"role":"assistant","content":""}'

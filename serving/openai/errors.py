@@ -66,6 +66,10 @@ _CODES: Final[dict[type[KvcError], str]] = {
     CacheOverflow: "context_length_exceeded",
     TextTooLong: "context_length_exceeded",
 }
+# Names of settings -> the fields of requests that they come from.
+_FIELDS: Final = {
+    "images": "messages", "json_schema": "response_format", "text": "prompt",
+}  # fmt: skip
 _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -100,15 +104,25 @@ def told(error: KvcError, hidden: tuple[str, ...] = ()) -> Told:
     status = next(
         (number for kinds, number in _STATUSES if isinstance(error, kinds)), _SERVER
     )
-    message = str(error)
+    message = _sentence(error)
     for path in hidden:
         message = message.replace(path, Path(path).name)
-    param = error.name if isinstance(error, BadSetting) else None
+    param = None
+    if isinstance(error, BadSetting):
+        param = _FIELDS.get(error.name, error.name)
     if isinstance(error, UnknownModel):
         param = "model"
     code = _CODES.get(type(error), error.code)
     retry = max(1, round(error.seconds)) if isinstance(error, Overloaded) else None
     return Told(status, error_body(message, status, param, code), retry)
+
+
+def _sentence(error: KvcError) -> str:
+    """Return the sentence of an error, without advice that a client cannot follow."""
+    if isinstance(error, PromptTooLong):
+        has = f"the prompt has {error.count} tokens"
+        return f"{has}, but there is room for {error.room}; shorten it"
+    return str(error)
 
 
 def error_body(

@@ -145,6 +145,8 @@ class ChatJob:
     def chunk(self, index: int, update: Update) -> str:
         """Return the chunks of what is new of an answer, "" for nothing."""
         self.usage.add(index, update)
+        if self.telling.each:
+            self._chunks.with_usage_so_far(self.usage)
         return self._chunks.chat(index, self._choices[index].take(update))
 
     def closing(self) -> str:
@@ -208,6 +210,8 @@ class CompletionJob:
     def chunk(self, index: int, update: Update) -> str:
         """Return the chunks of what is new of an answer, "" for nothing."""
         self.usage.add(index, update)
+        if self.telling.each:
+            self._chunks.with_usage_so_far(self.usage)
         new = self._choices[index].take(update)
         if not new.text and new.logprobs is None and new.finish is None:
             return ""

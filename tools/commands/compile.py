@@ -37,7 +37,8 @@ _FOLDERS_RECIPE = "cpu_q8"  # of a language model, where none is named
     metavar="NAME|FILE",
     help="How numbers are stored and computed; see kvc recipes. Several, with commas "
     "between, make one bundle for several backends.  "
-    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else cpu_fp32]",
+    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder and a .gguf file, else "
+    "cpu_fp32]",
 )
 @click.option(
     "--cache-dtype",

@@ -99,7 +99,8 @@ function takesPictures(model) {
 
 /** Yield what the server sends for a chat, one object of JSON after the other. */
 export async function* answer(body, signal) {
-  const whole = { ...body, stream: true, stream_options: { include_usage: true } };
+  const told = { include_usage: true, continuous_usage_stats: true };
+  const whole = { ...body, stream: true, stream_options: told };
   const response = await ask("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },

@@ -189,6 +189,19 @@ def test_without_stop_tokens_an_answer_ends_with_its_form(programs, form):
             assert drafted.is_complete
 
 
+def test_digits_of_a_pattern_are_those_of_ascii(programs):
+    pattern = r"(\d[\d.][^\d]?){2}\\d{2}"
+    target, found = programs["target"], []
+    for seed in range(8):
+        with target.session() as session:
+            run = generate(
+                session, PROMPTS[0], regex=pattern, temperature=50, seed=seed
+            )
+            found.append(text_of(target, list(run)))
+    assert all(re.fullmatch(pattern, text, re.ASCII) for text in found), found
+    assert len(set(found)) > 1
+
+
 def test_a_form_that_becomes_too_large_is_told_in_a_line(programs):
     with programs["target"].session() as session:
         run = generate(session, PROMPTS[0], regex="(a{1000}){1000}", max_tokens=9)

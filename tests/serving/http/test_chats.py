@@ -76,8 +76,21 @@ def test_a_stream_is_the_same_answer_piece_by_piece(client):
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert [one.usage for one in chunks[:-1]] == [None] * len(chunks[:-1])
     assert chunks[-2].choices[0].finish_reason == "length"
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_each_chunk_tells_the_tokens_until_then(client):
+    each = {"include_usage": True, "continuous_usage_stats": True}
+    given = {"messages": HELLO, "max_tokens": 12, "stream_options": each, **GREEDY}
+    chunks = list(client.chat.completions.create(stream=True, **given))
+    said = [one for one in chunks if one.choices and one.choices[0].delta.content]
+    counts = [one.usage.completion_tokens for one in said]
+    assert counts == sorted(counts)
+    assert counts[0] >= 1
+    assert chunks[-1].usage.completion_tokens == 12
+    assert chunks[-2].usage == chunks[-1].usage
 
 
 def test_a_completion_is_that_of_generate(client, program):
@@ -377,6 +390,8 @@ def test_a_prompt_that_is_too_long_is_refused(client):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(messages=said, **GREEDY)
     assert caught.value.code == "context_length_exceeded"
+    assert "there is room for" in caught.value.message
+    assert "session" not in caught.value.message
 
 
 def test_a_prompt_that_cannot_fit_is_not_even_encoded(client):

@@ -140,6 +140,12 @@ def test_a_body_that_is_too_large_is_refused(chat_bundle):
         assert is_well(server)
 
 
+def test_a_wrong_path_is_told_those_there_are(server):
+    told = server.ask("GET", "/nowhere").json["error"]["message"]
+    assert "GET /v1/models/{name}," in told
+    assert ":path" not in told + server.ask("GET", "/metrics").body.decode()
+
+
 def test_other_paths_and_methods_are_refused(server):
     assert server.ask("GET", "/v1/chat/completions").status == 405
     assert server.ask("POST", "/health").headers["allow"] == "GET"

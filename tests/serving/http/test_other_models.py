@@ -167,14 +167,16 @@ def test_other_addresses_of_pictures_are_refused(client, address, said):
 def test_a_model_without_pictures_says_so(client, chat_bundle):
     with running({"chat": chat_bundle}) as other:
         found = message(url(picture(0)))
-        with pytest.raises(openai.BadRequestError, match="reads no pictures"):
+        with pytest.raises(openai.BadRequestError, match="reads no pictures") as caught:
             other.client().chat.completions.create(model="chat", messages=found)
+        assert caught.value.param == "messages"
 
 
 def test_a_model_must_be_named_if_there_are_several(server, client):
     answer = server.post("/v1/embeddings", b'{"input": "a"}')
     assert answer.status == 404
-    assert "words, ears, eyes" in answer.json["error"]["message"]
+    said = answer.json["error"]["message"]
+    assert said == "the request names no model; models: words, ears, eyes"
     with pytest.raises(openai.BadRequestError, match="embeds texts; it cannot answer"):
         client.chat.completions.create(
             model="words", messages=[{"role": "user", "content": "a"}]

@@ -78,11 +78,13 @@ def test_models_are_served_by_name_until_a_signal(
 
 
 def test_a_second_signal_ends_it_at_once(chat_bundle):
-    with serving(f"chat={chat_bundle}", "--drain", 100) as (process, _, client, _):
-        stream = client.chat.completions.create(stream=True, **GREEDY, **LONG)
+    with serving(f"chat={chat_bundle}", "--drain", 100) as (process, _, client, logged):
+        given = {**GREEDY, **LONG, "n": 100}  # they do not end before the signal
+        stream = client.chat.completions.create(stream=True, **given)
         next(stream)
         process.send_signal(signal.SIGINT)
         wait_for(lambda: refuses(client))
+        wait_for(lambda: any("at most 100 s for 100 answers;" in one for one in logged))
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 128 + signal.SIGINT
@@ -143,4 +145,4 @@ def test_an_address_in_use_is_told(chat_bundle):
         port = str(taken.getsockname()[1])
         done = CliRunner().invoke(main, ["serve", str(chat_bundle), "--port", port])
     assert done.exit_code == 1
-    assert "in use" in done.output
+    assert "in use; --port takes another one" in done.output

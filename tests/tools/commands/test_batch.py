@@ -350,13 +350,13 @@ def test_a_disk_that_is_full_at_the_end_loses_no_answer(run, stopped):
 
 @pytest.mark.parametrize(
     ("prompts", "options", "what"),
-    [("abc", ("-n", 4), "settings"), ("abd", ("-n", 3), "input")],
+    [("abc", ("-n", 4), "other settings"), ("abd", ("-n", 3), "another input")],
 )
 def test_another_batch_does_not_go_on_unless_told(run, stopped, prompts, options, what):
     rows = [{"prompt": p} for p in prompts]
     code, told, found = run(rows, *options, "--resume")
     assert (code, found) == (2, None)
-    assert f"the journal of a batch with another {what}" in told
+    assert f"the journal of a batch with {what}: it began" in told
     code, told, found = run(rows, *options, "--resume-anyway")
     assert (code, len(found)) == (0, 3)
 

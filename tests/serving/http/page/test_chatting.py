@@ -37,7 +37,8 @@ def test_an_answer_may_be_cut_anywhere(page, desk, cut):
     body = desk.asked[-1]
     assert asked(desk) == [("user", "Hello")]
     assert (body["model"], body["stream"]) == ("smol", True)
-    assert body["stream_options"] == {"include_usage": True}
+    each = {"include_usage": True, "continuous_usage_stats": True}
+    assert body["stream_options"] == each
     assert "temperature" not in body
 
 
