@@ -28,7 +28,8 @@ _PAGE: Final = ("/", "/page/")
 _LEFT: Final = 499  # the status of a request whose client has left
 _PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, POST",
-    "access-control-allow-headers": "authorization, content-type",
+    # The star is for what libraries add, and does not mean the first.
+    "access-control-allow-headers": "authorization, content-type, *",
     "access-control-max-age": "600",
 }
 
@@ -144,7 +145,7 @@ def _allowed(origin: str | None, access: Access) -> str | None:
 
 def _check_key(header: str, keys: tuple[bytes, ...]) -> None:
     kind, _, given = header.partition(" ")
-    found = given.strip().encode()
+    found = given.strip().encode("latin-1")  # the bytes that came
     # All keys are compared, so that the time tells nothing of which is near.
     fits = [hmac.compare_digest(found, key) for key in keys]
     if kind.lower() != "bearer" or not any(fits):

@@ -15,7 +15,11 @@ class JsonAnswer(Response):
 
     def render(self, content: object) -> bytes:
         """Return the bytes of a value."""
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        try:
+            return text.encode()
+        except UnicodeEncodeError:  # half of a character, which a model may escape
+            return json.dumps(content, separators=(",", ":")).encode()
 
 
 def error_answer(error: KvcError, hidden: tuple[str, ...]) -> Response:

@@ -14,6 +14,7 @@ MOST_ANSWERS: Final = 128
 _SEEDS: Final = (1 << 63) - 1
 _COUNT: Final = (1 << 31) - 1
 _STRINGS: Final = 64
+_LONGEST: Final = 1024  # characters of a stop string, searched for at each token
 _BIASES: Final = 1024
 _CHOICES: Final = 1024
 
@@ -92,6 +93,8 @@ def _stops(fields: Fields) -> list[str] | None:
     texts = [one for one in listed if isinstance(one, str) and one]
     if len(texts) != len(listed) or len(texts) > _STRINGS:
         raise fields.bad("stop", f"a text, or at most {_STRINGS} texts, none empty")
+    if max(map(len, texts)) > _LONGEST:
+        raise fields.bad("stop", f"texts of at most {_LONGEST} characters")
     return texts
 
 
