@@ -1,7 +1,11 @@
 """`TokenTexts`: the text and the bytes of single tokens, for log probabilities."""
 
+from typing import Final
+
 from kvc.runtime.tokenizers import Bytes, Tokenizer
 from kvc.runtime.tokenizers.library import JsonTokenizer
+
+LONGEST: Final = 256  # characters of a token; real ones have at most 128, of spaces
 
 
 class TokenTexts:

@@ -14,6 +14,7 @@ from kvc.schema.errors import (
     Overloaded,
     UnknownModel,
 )
+from kvc.serving.http.responses import JsonAnswer
 from kvc.serving.models.replies import Forced, ForcedCalls
 from kvc.serving.models.token_texts import TokenTexts
 from kvc.serving.openai.chat_answers import ChatChoice
@@ -47,6 +48,21 @@ def test_calls_that_were_cut_off_are_content():
     assert found["message"]["content"] == CALLS[:20]
     assert "tool_calls" not in found["message"]
     assert found["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "told", ['{"name": "f", "arguments": {"a": "\\ud800"}}', "[" * 100_000]
+)
+def test_calls_that_python_cannot_spell_are_told(told):
+    choice = ChatChoice(ForcedCalls(), None)
+    choice.keep(Update(told))
+    choice.keep(Update(ending="stop"))
+    message = json.loads(JsonAnswer(choice.choice(0)).body)["message"]
+    if told.startswith("{"):
+        arguments = message["tool_calls"][0]["function"]["arguments"]
+        assert json.loads(arguments) == {"a": "\ud800"}
+    else:
+        assert message["content"] == told
 
 
 def test_the_schema_of_forced_calls_names_the_tools():
