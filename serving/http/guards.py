@@ -7,7 +7,6 @@ has the endpoint, the status and the time; nothing that a client wrote.
 import hmac
 import logging
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvc.schema.errors import KeyRefused, KvcError, OriginRefused
-from kvc.serving.http.responses import error_answer, failure_answer
+from kvc.serving.http.responses import error_answer, failure_answer, log_failure
 from kvc.serving.http.service import ENDPOINT, NOTE, Access, Service
 
 log = logging.getLogger("kvc.serving.http")
@@ -58,7 +57,7 @@ class Guard:
         except ClientDisconnect:
             seen.status = seen.status or _LEFT
         except Exception as error:
-            _log_failure(error)
+            log_failure(error)
             if not seen.status:
                 await failure_answer()(scope, receive, seen.send)
         self._tell(scope, seen.status or _LEFT, time.perf_counter() - began)
@@ -150,12 +149,3 @@ def _check_key(header: str, keys: tuple[bytes, ...]) -> None:
     fits = [hmac.compare_digest(found, key) for key in keys]
     if kind.lower() != "bearer" or not any(fits):
         raise KeyRefused()
-
-
-def _log_failure(error: Exception) -> None:
-    """Log an error by its type and places; its message may have what a client wrote."""
-    frames = traceback.extract_tb(error.__traceback__)[-6:]
-    places = " < ".join(
-        f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames[::-1]
-    )
-    log.error("a request failed: %s at %s", type(error).__name__, places)

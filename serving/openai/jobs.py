@@ -193,7 +193,7 @@ class CompletionJob:
             begin = ""
             if request.echo:
                 begin = one if isinstance(one, str) else model.decode(one)
-            self._choices += [TextChoice(begin, texts) for _ in range(count)]
+            self._choices += [TextChoice(begin, texts, tokens) for _ in range(count)]
         self.requests: Sequence[Request] = requests
         self.usage = Usage(prompts)
         self._id, self._created = f"cmpl-{uuid4().hex}", int(time.time())

@@ -107,8 +107,23 @@ def test_log_probabilities_have_tokens_bytes_and_offsets():
     assert found["text"] == "xyzab"
     assert found["logprobs"]["text_offset"] == [3, 4]
     assert found["logprobs"]["tokens"] == ["a", "b"]
+    assert set(found["logprobs"]["top_logprobs"][0]) == {"a", "bytes:\\xc3"}
     assert texts.raw(97) == b"a"
     assert texts.raw(195) == b"\xc3"  # a part of a character
+
+
+def test_offsets_are_of_the_text_whatever_stands_in_several_tokens():
+    raw = "aé🎉b".encode()
+    logs = tuple(TokenLogprob(byte, -0.5) for byte in raw)
+    choice = TextChoice("", TokenTexts(Bytes()))
+    for number, log in enumerate(logs):
+        text = {0: "a", 2: "é", 6: "🎉", 7: "b"}.get(number, "")
+        ending = "max_tokens" if number == len(raw) - 1 else None
+        choice.keep(Update(text, (log.token,), (log,), ending))
+    found = choice.choice(0)
+    assert found["text"] == "aé🎉b"
+    assert found["logprobs"]["text_offset"] == [0, 1, 1, 2, 2, 2, 2, 3]
+    assert found["logprobs"]["tokens"][1:3] == ["bytes:\\xc3", "bytes:\\xa9"]
 
 
 @pytest.mark.parametrize(
