@@ -27,7 +27,7 @@ def _entry(token: int, logprob: float, texts: TokenTexts) -> dict[str, object]:
     raw = texts.raw(token)
     return {
         "token": texts.text(token),
-        "logprob": _finite(logprob),
+        "logprob": finite(logprob),
         "bytes": None if raw is None else list(raw),
     }
 
@@ -64,14 +64,15 @@ def completion_logprobs(
     """
     return {
         "tokens": [texts.name(one.token) for one in found],
-        "token_logprobs": [_finite(one.logprob) for one in found],
+        "token_logprobs": [finite(one.logprob) for one in found],
         "top_logprobs": [
-            {texts.name(token): _finite(value) for token, value in one.top}
+            {texts.name(token): finite(value) for token, value in one.top}
             for one in found
         ],
         "text_offset": [offsets.of(one.token) for one in found],
     }
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """Return a log probability as JSON can have it."""
     return logprob if math.isfinite(logprob) else _NEVER

@@ -346,7 +346,7 @@ def test_what_cannot_change_an_answer_is_ignored(client):
         ({"stop": ["a", "b" * 1025]}, "stop", "at most 1024 characters"),
         ({"regex": "a" * 70_000}, "regex", "at most 65536 characters"),
         (
-            {"logprobs": True, "top_logprobs": 20, "n": 128},
+            {"logprobs": True, "top_logprobs": 20, "n": 32, "max_tokens": 999},
             "max_tokens",
             "at most 524288 log probabilities",
         ),
