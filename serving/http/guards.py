@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kvc.schema.errors import KeyRefused, KvcError, OriginRefused
+from kvc.schema.errors import BadRequest, KeyRefused, KvcError, OriginRefused
 from kvc.serving.http.responses import error_answer, failure_answer, log_failure
 from kvc.serving.http.service import ENDPOINT, NOTE, Access, Service
 
@@ -92,13 +92,17 @@ class _Seen:
 
 
 def check(scope: Scope, access: Access) -> Response | None:
-    """Check that a request may pass; return the answer to a question of a browser.
+    """Check that a request may pass; return the answer if it has one already.
+
+    That is the answer to a question of a browser, or to a request of two lengths.
 
     Raises:
         OriginRefused: it comes from another web page, or asks another host.
         KeyRefused: it has no key that is known.
     """
     headers = Headers(scope=scope)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return _two_lengths()
     _check_host(headers, access)
     _check_origin(headers, access)
     if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
@@ -108,6 +112,17 @@ def check(scope: Scope, access: Access) -> Response | None:
     if access.keys and path not in OPEN and not is_page:
         _check_key(headers.get("authorization", ""), access.keys)
     return None
+
+
+def _two_lengths() -> Response:
+    """Return the answer to a request that a proxy may have taken for two.
+
+    The connection ends with it.
+    """
+    reason = "it has both Content-Length and Transfer-Encoding"
+    answer = error_answer(BadRequest(reason=reason), ())
+    answer.headers["connection"] = "close"
+    return answer
 
 
 def _check_host(headers: Mapping[str, str], access: Access) -> None:

@@ -71,6 +71,20 @@ def test_bytes_that_are_no_request_are_refused(server, raw):
     assert is_well(server)
 
 
+def test_a_request_of_two_lengths_is_refused_with_what_follows(server):
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"both Content-Length and Transfer-Encoding" in answer
+    assert is_well(server)
+
+
 def test_half_a_request_ends_with_its_time(chat_bundle):
     with running({"chat": chat_bundle}, limits(reading=0.3, idle=1)) as server:
         for half in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
