@@ -148,12 +148,13 @@ def read_picture(path: str | PathLike[str]) -> "Image":
     return picture_in(raw, name)
 
 
-def picture_in(raw: bytes, name: str) -> "Image":
+def picture_in(raw: bytes, name: str, most: int = MOST_PIXELS) -> "Image":
     """Return the picture that the content of a file holds, as `read_picture`.
 
     Args:
         raw: the content.
         name: a name for messages.
+        most: the greatest number of pixels, if it is less than that of all pictures.
 
     Raises:
         MissingPackage, BadPicture: as `read_picture`.
@@ -169,30 +170,32 @@ def picture_in(raw: bytes, name: str) -> "Image":
         ) from error
     try:
         picture = Image.open(BytesIO(raw), formats=_FORMATS)
-        check_pixels(*picture.size, name)
+        check_pixels(*picture.size, name, most=most)
         return ImageOps.exif_transpose(picture).convert("RGB")
     except BadPicture:
         raise
     except UnidentifiedImageError as error:  # its message names a Python object
         reason = "it is not a picture" if raw else "it is empty"
-        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+        raise BadPicture(path=name, reason=reason, most=most) from error
     except Image.DecompressionBombError as error:
         reason = "it has far more pixels"
-        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+        raise BadPicture(path=name, reason=reason, most=most) from error
     except Exception as error:  # decoders raise many types for a damaged file
         reason = f"it is not a complete picture ({type(error).__name__}: {error})"
-        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+        raise BadPicture(path=name, reason=reason, most=most) from error
 
 
-def check_pixels(width: int, height: int, name: str, when: str = "") -> None:
+def check_pixels(
+    width: int, height: int, name: str, when: str = "", most: int = MOST_PIXELS
+) -> None:
     """Check that a picture has pixels, and not too many.
 
     Raises:
         BadPicture: the picture has no pixels, or too many.
     """
-    if not 0 < width * height <= MOST_PIXELS:
+    if not 0 < width * height <= most:
         reason = f"{when}it has {width} x {height} pixels"
-        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS)
+        raise BadPicture(path=name, reason=reason, most=most)
 
 
 def run_pictures(program: Program, task: str, pictures: object) -> Floats:

@@ -97,6 +97,11 @@ def _checked(texts: object) -> Sequence[str]:
     return texts
 
 
+def most_tokens(program: Program, settings: TextSettings) -> int:
+    """Return how many tokens a text can have."""
+    return _taken(program, program.methods[settings.method]).most
+
+
 def encoded_texts(
     program: Program,
     settings: TextSettings,
@@ -117,7 +122,7 @@ def encoded_texts(
         BadSetting: a text has no tokens, or there is no prefix of that name.
         TextTooLong: a text has more tokens than the model takes.
     """
-    most = _taken(program, program.methods[settings.method]).most
+    most = most_tokens(program, settings)
 
     def encoded(i: int, text: Text) -> Sequence[int]:
         tokens = text

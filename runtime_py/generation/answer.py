@@ -11,7 +11,7 @@ them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -364,18 +364,17 @@ class StopStrings:
         start = self._find(text)
         if start is None:
             # The longest suffix that may begin a stop string stays here.
-            beginnings = (
-                string[:length]
-                for string in self._strings
-                for length in range(min(len(string), len(text) + 1))
-            )
-            start = len(text) - max(
-                (len(b) for b in beginnings if text.endswith(b)), default=0
-            )
+            start = next(filter(partial(self._may_begin, text), range(len(text))), None)
+            start = len(text) if start is None else start
             self._held = text[start:]
         else:
             self.found, self._held = True, ""
         return text[:start]
+
+    def _may_begin(self, text: str, start: int) -> bool:
+        """Tell whether a stop string may begin at an index of a text."""
+        rest = text[start:]
+        return any(string.startswith(rest) for string in self._strings)
 
     def finish(self) -> str:
         """Return the text that `push` did not return; called after the last piece."""

@@ -69,7 +69,7 @@ def matchers_of(
     if first.is_error():
         raise _refused(constraint, first.get_error())
     ends = frozenset(map(int, tokenizer.eos_tokens))
-    return lambda: Matcher(first.deep_copy(), ends)
+    return lambda: Matcher(first.deep_copy(), tokenizer, ends)
 
 
 def _tokenizer_of(
@@ -109,9 +109,11 @@ class Matcher:
             none, what llguidance takes for one.
     """
 
-    def __init__(self, matcher: "LLMatcher", ends: frozenset[int]) -> None:
+    def __init__(
+        self, matcher: "LLMatcher", tokenizer: "LLTokenizer", ends: frozenset[int]
+    ) -> None:
         """Begin before the first token of an answer."""
-        self._matcher, self.ends = matcher, ends
+        self._matcher, self._tokenizer, self.ends = matcher, tokenizer, ends
         self._read: Ids = np.zeros(0, np.int64)
 
     def allowed(self, made: Ids, logits: Logits) -> Logits:
@@ -124,7 +126,11 @@ class Matcher:
         Raises:
             UnusableLogits: the tokens so far do not have the form.
         """
-        self._go_to(made)
+        forced = self.forced(made)
+        if forced is not None:
+            only: Logits = np.full_like(logits, -np.inf)
+            only[forced] = logits[forced]
+            return only
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         allowed = np.unpackbits(bits, count=logits.size, bitorder="little")
@@ -140,6 +146,11 @@ class Matcher:
         self._go_to(made)
         tokens = self._matcher.compute_ff_tokens()
         self._check()
+        if tokens and not self._matcher.validate_tokens(tokens[:1]):
+            # A text that is the name of an added token: llguidance (1.9) proposes the
+            # token, but takes the text in other tokens alone.
+            text = self._matcher.compute_ff_bytes().decode("utf-8", "ignore")
+            tokens = self._tokenizer.greedy_tokenize(text)
         return tokens[0] if tokens else None
 
     def is_over(self, made: Ids) -> bool:

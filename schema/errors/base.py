@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final, Never, dataclass_transform
 
 _MOST_LISTED: Final = 12
+_LONGEST: Final = 100  # characters of a name that is compared with others
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -73,7 +74,8 @@ def meant(name: object, known: Iterable[str]) -> str:
     import difflib
 
     by_lower = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    asked = str(name)[:_LONGEST].lower()  # the search takes the square of its length
+    close = difflib.get_close_matches(asked, by_lower, n=1)
     return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 

@@ -153,7 +153,7 @@ class _Collector:
             text=self._text(request.tokenizer),
             tokens=self._tokens,
             ending=update.ending,
-            prompt_tokens=len(request.prompt),
+            prompt=request.prompt,
             reused=self._reused,
             logprobs=None if request.settings.logprobs is None else self._logprobs,
         )

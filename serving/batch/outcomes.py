@@ -11,6 +11,7 @@ from typing import Final
 
 from kvc.runtime.generation.log_probabilities import TokenLogprob
 from kvc.runtime.tokenizers import Tokenizer
+from kvc.runtime.tokenizers.plain import Ids
 from kvc.schema.errors import (
     BadSetting,
     CacheOverflow,
@@ -22,6 +23,13 @@ from kvc.schema.errors import (
 )
 from kvc.schema.frozen import frozen
 from kvc.serving.batch.rows import Row
+from kvc.serving.models.token_texts import TokenTexts
+from kvc.serving.openai.logprobs import (
+    Offsets,
+    chat_logprobs,
+    completion_logprobs,
+    finite,
+)
 from kvc.serving.scheduling.requests import Ending
 
 _REASONS: Final[Mapping[Ending, str]] = {
@@ -71,7 +79,7 @@ class Answered:
         text: the text, None without a tokenizer.
         tokens: the tokens, without a stop token.
         ending: why it ended.
-        prompt_tokens: how many tokens the prompt has.
+        prompt: the tokens of the prompt.
         reused: how many of them had been read for other rows.
         logprobs: the log probabilities of the tokens, None if they are not asked for.
     """
@@ -79,7 +87,7 @@ class Answered:
     text: str | None
     tokens: Sequence[int]
     ending: Ending
-    prompt_tokens: int
+    prompt: Sequence[int]
     reused: int = 0
     logprobs: Sequence[TokenLogprob] | None = None
 
@@ -125,7 +133,7 @@ def _fields(
         "id": row.id,
         "generated_text": answer.text,
         "finish_reason": _REASONS[answer.ending],
-        "num_input_tokens": answer.prompt_tokens,
+        "num_input_tokens": len(answer.prompt),
         "num_generated_tokens": len(answer.tokens),
     }
     if answer.text is None:
@@ -149,7 +157,7 @@ def _openai_fields(
 ) -> Mapping[str, object]:
     """Return the fields of the form of OpenAI's batches."""
     is_chat = row.form == "chat"
-    prompt, made = answer.prompt_tokens, len(answer.tokens)
+    prompt, made = len(answer.prompt), len(answer.tokens)
     choice: dict[str, object] = {
         "index": 0,
         "logprobs": _openai_logprobs(answer, tokenizer, is_chat),
@@ -186,10 +194,7 @@ def _token(
     token: int, logprob: float, tokenizer: Tokenizer | None
 ) -> dict[str, object]:
     told = {} if tokenizer is None else {"text": _text(token, tokenizer)}
-    return {"token": token, **told, "logprob": max(logprob, _LEAST)}
-
-
-_LEAST: Final = -9999.0  # JSON has no infinity; OpenAI writes this
+    return {"token": token, **told, "logprob": finite(logprob)}
 
 
 def _text(token: int, tokenizer: Tokenizer | None) -> str:
@@ -205,36 +210,9 @@ def _openai_logprobs(
     """Return log probabilities in the form of a chat, or of a completion."""
     if answer.logprobs is None:
         return None
-    if not is_chat:
-        return _completion_logprobs(answer.logprobs, tokenizer)
-    content = []
-    for one in answer.logprobs:
-        top = [_chat_token(token, value, tokenizer) for token, value in one.top]
-        fields = _chat_token(one.token, one.logprob, tokenizer)
-        content.append({**fields, "top_logprobs": top})
-    return {"content": content, "refusal": None}
-
-
-def _chat_token(
-    token: int, logprob: float, tokenizer: Tokenizer | None
-) -> dict[str, object]:
-    text = _text(token, tokenizer)
-    raw = list(text.encode("utf-8", "replace"))
-    return {"token": text, "logprob": max(logprob, _LEAST), "bytes": raw}
-
-
-def _completion_logprobs(
-    logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None
-) -> Mapping[str, object]:
-    texts = [_text(one.token, tokenizer) for one in logprobs]
-    offsets = [sum(map(len, texts[:place])) for place in range(len(texts))]
-    tops = [
-        {_text(token, tokenizer): max(value, _LEAST) for token, value in one.top}
-        for one in logprobs
-    ]
-    return {
-        "tokens": texts,
-        "token_logprobs": [max(one.logprob, _LEAST) for one in logprobs],
-        "top_logprobs": tops,
-        "text_offset": offsets,
-    }
+    texts = TokenTexts(Ids() if tokenizer is None else tokenizer)
+    if is_chat:
+        content = chat_logprobs(answer.logprobs, texts)
+        return {"content": content, "refusal": None}
+    offsets = Offsets(texts, answer.prompt, 0)
+    return completion_logprobs(answer.logprobs, texts, offsets)

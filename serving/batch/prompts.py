@@ -147,7 +147,7 @@ def _plain(message: Mapping[str, object]) -> Mapping[str, object]:
         if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
             raise BadRow(reason=f"messages: expected parts of text, got {part!r:.80}")
         texts.append(part["text"])
-    return {**message, "content": "".join(texts)}
+    return {**message, "content": "\n".join(texts)}
 
 
 def check_generates(program: Program) -> None:

@@ -157,7 +157,7 @@ def _translated(
     own = _RENAMED.get(name, name)
     if own not in _KNOWN:
         known = (*_KNOWN, *_RENAMED, *_SPECIAL)
-        raise BadRow(reason=f"unknown setting {name!r}{meant(name, known)}")
+        raise BadRow(reason=f"unknown setting {name!r:.80}{meant(name, known)}")
     return {own: value}
 
 

@@ -141,7 +141,9 @@ def _id_of(given: Mapping[str, object], name: str, line: Line) -> Id:
     if found is None and name == "id":
         return line.number
     if isinstance(found, bool) or not isinstance(found, str | int):
-        raise BadRow(reason=f"{name}: expected a text or a whole number, got {found!r}")
+        raise BadRow(
+            reason=f"{name}: expected a text or a whole number, got {found!r:.80}"
+        )
     return found
 
 
@@ -154,7 +156,7 @@ def _from_kvc(bare: Row, given: Mapping[str, object]) -> Row:
     for name in given:
         if name not in _KNOWN:
             hint = " (it belongs into sampling_params)" * (name in _SETTINGS)
-            reason = f"unknown field {name!r}{hint or meant(name, _KNOWN)}"
+            reason = f"unknown field {name!r:.80}{hint or meant(name, _KNOWN)}"
             raise BadRow(reason=reason)
     messages = _messages(given)
     if given.get("system") is not None:
@@ -185,10 +187,10 @@ def _from_openai(bare: Row, given: Mapping[str, object]) -> Row:
     """
     url, method = given.get("url"), given.get("method", "POST")
     if not isinstance(url, str) or url not in _URLS:
-        reason = f"url: expected one of {', '.join(_URLS)}, got {url!r}"
+        reason = f"url: expected one of {', '.join(_URLS)}, got {url!r:.80}"
         raise BadRow(reason=reason)
     if method != "POST":
-        raise BadRow(reason=f"method: expected 'POST', got {method!r}")
+        raise BadRow(reason=f"method: expected 'POST', got {method!r:.80}")
     body = _object(given, "body")
     is_chat = bare.form == "chat"
     if (other := "prompt" if is_chat else "messages") in body:

@@ -17,11 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kvc.schema.errors import KvcError, RequestTooSlow
-from kvc.serving.http.responses import JsonAnswer
+from kvc.serving.http.responses import JsonAnswer, told_and_logged
 from kvc.serving.http.service import NOTE, Service
 from kvc.serving.http.updates import Mailbox
 from kvc.serving.openai.chunks import DONE, event
-from kvc.serving.openai.errors import told
 from kvc.serving.openai.jobs import Job
 from kvc.serving.scheduling import Request, Ticket, Update
 
@@ -202,7 +201,7 @@ class JobAnswer(Response):
         except KvcError as error:
             if not self._begun:
                 raise
-            await send(_body(event(told(error, self._service.hidden).body)))
+            await send(_body(event(told_and_logged(error, self._service.hidden).body)))
         await send(_body(DONE, more=False))
 
     def _chunks(self, updates: Sequence[Told]) -> str:

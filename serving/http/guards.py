@@ -7,7 +7,6 @@ has the endpoint, the status and the time; nothing that a client wrote.
 import hmac
 import logging
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,8 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kvc.schema.errors import KeyRefused, KvcError, OriginRefused
-from kvc.serving.http.responses import error_answer, failure_answer
+from kvc.schema.errors import BadRequest, KeyRefused, KvcError, OriginRefused
+from kvc.serving.http.responses import error_answer, failure_answer, log_failure
 from kvc.serving.http.service import ENDPOINT, NOTE, Access, Service
 
 log = logging.getLogger("kvc.serving.http")
@@ -28,7 +27,8 @@ _PAGE: Final = ("/", "/page/")
 _LEFT: Final = 499  # the status of a request whose client has left
 _PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, POST",
-    "access-control-allow-headers": "authorization, content-type",
+    # The star is for what libraries add, and does not mean the first.
+    "access-control-allow-headers": "authorization, content-type, *",
     "access-control-max-age": "600",
 }
 
@@ -57,7 +57,7 @@ class Guard:
         except ClientDisconnect:
             seen.status = seen.status or _LEFT
         except Exception as error:
-            _log_failure(error)
+            log_failure(error)
             if not seen.status:
                 await failure_answer()(scope, receive, seen.send)
         self._tell(scope, seen.status or _LEFT, time.perf_counter() - began)
@@ -92,13 +92,17 @@ class _Seen:
 
 
 def check(scope: Scope, access: Access) -> Response | None:
-    """Check that a request may pass; return the answer to a question of a browser.
+    """Check that a request may pass; return the answer if it has one already.
+
+    That is the answer to a question of a browser, or to a request of two lengths.
 
     Raises:
         OriginRefused: it comes from another web page, or asks another host.
         KeyRefused: it has no key that is known.
     """
     headers = Headers(scope=scope)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return _two_lengths()
     _check_host(headers, access)
     _check_origin(headers, access)
     if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
@@ -108,6 +112,17 @@ def check(scope: Scope, access: Access) -> Response | None:
     if access.keys and path not in OPEN and not is_page:
         _check_key(headers.get("authorization", ""), access.keys)
     return None
+
+
+def _two_lengths() -> Response:
+    """Return the answer to a request that a proxy may have taken for two.
+
+    The connection ends with it.
+    """
+    reason = "it has both Content-Length and Transfer-Encoding"
+    answer = error_answer(BadRequest(reason=reason), ())
+    answer.headers["connection"] = "close"
+    return answer
 
 
 def _check_host(headers: Mapping[str, str], access: Access) -> None:
@@ -144,17 +159,8 @@ def _allowed(origin: str | None, access: Access) -> str | None:
 
 def _check_key(header: str, keys: tuple[bytes, ...]) -> None:
     kind, _, given = header.partition(" ")
-    found = given.strip().encode()
+    found = given.strip().encode("latin-1")  # the bytes that came
     # All keys are compared, so that the time tells nothing of which is near.
     fits = [hmac.compare_digest(found, key) for key in keys]
     if kind.lower() != "bearer" or not any(fits):
         raise KeyRefused()
-
-
-def _log_failure(error: Exception) -> None:
-    """Log an error by its type and places; its message may have what a client wrote."""
-    frames = traceback.extract_tb(error.__traceback__)[-6:]
-    places = " < ".join(
-        f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames[::-1]
-    )
-    log.error("a request failed: %s at %s", type(error).__name__, places)

@@ -43,9 +43,11 @@ class Workers:
         if self.waiting >= self._most:
             raise Overloaded(waiting=self.waiting, seconds=1.0)
         self.waiting += 1
+        # Who leaves takes the function along: the pool keeps it until its turn comes.
+        held = [function]
         try:
             try:
-                future = self._pool.submit(function)
+                future = self._pool.submit(lambda: held.pop()())
             except RuntimeError as error:
                 raise Closed(kind="server") from error
             self._running.add(future)
@@ -53,6 +55,7 @@ class Workers:
             return await asyncio.wrap_future(future)
         finally:
             self.waiting -= 1
+            held.clear()
 
     @property
     def is_busy(self) -> bool:

@@ -53,14 +53,8 @@ class Chat:
 
     @property
     def characters(self) -> int:
-        """Return how many characters the texts of the messages have."""
-        contents = (one.get("content") for one in self.messages)
-        parts = (
-            part.get("text", "")
-            for content in contents
-            for part in (content if isinstance(content, list) else [{"text": content}])
-        )
-        return sum(len(text) for text in parts if isinstance(text, str))
+        """Return how many characters the texts have that a template may write."""
+        return sum(map(_characters, (self.messages, self.tools, self.arguments)))
 
 
 @frozen
@@ -146,6 +140,15 @@ class Prompts:
             expected = f"none: the model's chat template reads no {_EFFORT}"
             raise BadSetting(name=_EFFORT, expected=expected, found=repr(chat.effort))
         return {_EFFORT: chat.effort, **given}
+
+
+def _characters(value: object) -> int:
+    """Return how many characters the texts in a value of JSON have."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(name) + _characters(one) for name, one in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 def _message(message: Message, in_parts: bool, template: str) -> Message:

@@ -6,13 +6,25 @@ the processor for as long as it runs: whoever calls does so in a thread of its o
 
 from collections.abc import Sequence
 
-from kvc.runtime.embedding.rows import Floats, Text, encoded_texts, run_rows
+import numpy as np
+
+from kvc.runtime.calls.entries import vocabulary_of
+from kvc.runtime.calls.inputs import TokenInput
+from kvc.runtime.embedding.rows import (
+    Floats,
+    Text,
+    encoded_texts,
+    most_tokens,
+    run_rows,
+)
 from kvc.runtime.embedding.settings import text_settings
 from kvc.runtime.sessions.program import Program
 from kvc.runtime.tokenizers import tokenizer_of
 from kvc.runtime.tokenizers.library import JsonTokenizer
 from kvc.schema.closing import Closing
+from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
+from kvc.serving.models.token_texts import LONGEST
 
 
 @frozen
@@ -47,6 +59,9 @@ class EmbeddingModel(Closing):
         """
         self.name, self.program = name, program
         self._settings = text_settings(program, "embed")
+        method = program.methods[self._settings.method]
+        vocabulary = vocabulary_of(method, method.graph.inputs[0])
+        self._token_input = TokenInput(method.name, method.input_names[0], vocabulary)
         found = tokenizer_of(program)
         if isinstance(found, JsonTokenizer):
             found = found.letting_run()
@@ -61,12 +76,30 @@ class EmbeddingModel(Closing):
                 its default.
 
         Raises:
+            BadSetting: a text has more characters than its tokens could have.
+            InputMismatch: a token is not in the vocabulary.
             BadSetting, TextTooLong, ExecutionError: as `kvc.runtime.embed`.
         """
         settings = self._settings
+        for text in texts:
+            if isinstance(text, str):
+                self._check_length(len(text))
+            else:
+                self._token_input.check(np.array(text, np.int64))
         rows = encoded_texts(self.program, settings, self._tokenizer, texts, prompt)
         made = run_rows(self.program, settings, rows)
         return Vectors(made, sum(map(len, rows)))
+
+    def _check_length(self, characters: int) -> None:
+        """Check that a text may fit, before it is encoded.
+
+        Raises:
+            BadSetting: it has more characters than all tokens could have.
+        """
+        tokens = most_tokens(self.program, self._settings)
+        if characters > tokens * LONGEST:
+            expected = f"at most {tokens * LONGEST} characters, for {tokens} tokens"
+            raise BadSetting(name="input", expected=expected, found=characters)
 
     def close(self, seconds: float = 0.0) -> None:
         """Close the program."""

@@ -118,7 +118,7 @@ class ForcedCalls:
         text, self._text = self._text, ""
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [Piece(text)] if text else ()
         listed = found if isinstance(found, list) else [found]
         self.calls = [_call_of({"function": one}) for one in listed]

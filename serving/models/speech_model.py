@@ -19,6 +19,7 @@ from kvc.schema.frozen import frozen
 
 _WAVE: Final = b"RIFF"
 _NAME: Final = "the sound"
+_MOST_SECONDS: Final = 3 * 60 * 60
 
 
 @frozen
@@ -110,12 +111,25 @@ def samples_in(raw: bytes, rate: int) -> Samples:
         reason = "it is not a wav file, and soundfile, which reads others, is missing"
         raise BadSound(path=_NAME, reason=reason, rate=rate) from error
     try:
-        found, its_rate = soundfile.read(BytesIO(raw), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(BytesIO(raw)) as file:
+            _check_size(file.samplerate, file.frames, file.channels, rate)
+            found = file.read(dtype="float32", always_2d=True)
     except RuntimeError as error:
         reason = "it is not a sound that soundfile reads"
         raise BadSound(path=_NAME, reason=reason, rate=rate) from error
+    samples: Samples = np.asarray(found, np.float32).mean(axis=1)
+    return samples
+
+
+def _check_size(its_rate: int, frames: int, channels: int, rate: int) -> None:
+    """Check a sound before it is unpacked: a megabyte may hold days of silence.
+
+    Raises:
+        BadSound: it has another rate, or is too long.
+    """
     if its_rate != rate:
         reason = f"it has {its_rate} samples a second"
         raise BadSound(path=_NAME, reason=reason, rate=rate)
-    samples: Samples = np.asarray(found, np.float32).mean(axis=1)
-    return samples
+    if frames * channels > _MOST_SECONDS * rate:
+        reason = f"it has more than {_MOST_SECONDS:,} s, all channels together"
+        raise BadSound(path=_NAME, reason=reason, rate=rate)

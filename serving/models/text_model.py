@@ -7,7 +7,6 @@ own. Everything here may be called from any thread.
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final
 
 from kvc.runtime.generation.settings import (
     Arguments,
@@ -20,7 +19,7 @@ from kvc.runtime.tokenizers.library import JsonTokenizer
 from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting, MissingPackage
 from kvc.serving.models.chat_prompts import Prompts
-from kvc.serving.models.token_texts import TokenTexts
+from kvc.serving.models.token_texts import LONGEST, TokenTexts
 from kvc.serving.scheduling import (
     Limits,
     Listener,
@@ -29,8 +28,6 @@ from kvc.serving.scheduling import (
     Ticket,
     Update,
 )
-
-_LONGEST: Final = 256  # characters of a token; real ones have at most 128, of spaces
 
 
 class TextModel(Closing):
@@ -103,7 +100,7 @@ class TextModel(Closing):
             BadSetting: it has more characters than all tokens could have.
         """
         capacity = self.scheduler.capacity
-        most = None if capacity is None else capacity * _LONGEST
+        most = None if capacity is None else capacity * LONGEST
         if most is not None and characters > most:
             expected = f"at most {most} characters, for {capacity} tokens"
             raise BadSetting(name="prompt", expected=expected, found=characters)

@@ -1,7 +1,13 @@
 """`TokenTexts`: the text and the bytes of single tokens, for log probabilities."""
 
-from kvc.runtime.tokenizers import Bytes, Tokenizer
+from collections.abc import Sequence
+from typing import Final
+
+from kvc.runtime.tokenizers import Bytes, TextStream, Tokenizer
 from kvc.runtime.tokenizers.library import JsonTokenizer
+
+_BEFORE: Final = 16  # tokens of a prompt that may change the text of what follows
+LONGEST: Final = 256  # characters of a token; real ones have at most 128, of spaces
 
 
 class TokenTexts:
@@ -9,6 +15,7 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Show the names of special tokens, too."""
+        self._of_answers = tokenizer
         if isinstance(tokenizer, JsonTokenizer):
             tokenizer = tokenizer.showing(lambda _: True)
         self._tokenizer = tokenizer
@@ -34,3 +41,15 @@ class TokenTexts:
         if isinstance(tokenizer, Bytes):
             return bytes([token])
         return tokenizer.raw(token) if isinstance(tokenizer, JsonTokenizer) else None
+
+    def name(self, token: int) -> str:
+        """Return a text that no other token has: bytes of a part of a character."""
+        text = self.text(token)
+        raw = self.raw(token) if "\ufffd" in text else None
+        if raw is None:
+            return text
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+    def stream(self, prompt: Sequence[int]) -> TextStream:
+        """Return a stream for the text of an answer, without special tokens."""
+        return self._of_answers.stream(after=prompt[-_BEFORE:])

@@ -18,6 +18,7 @@ from kvc.serving.openai.settings import (
     IGNORED,
     MOST_ANSWERS,
     SETTINGS,
+    check_logprobs,
     check_neutral,
     settings_in,
 )
@@ -110,7 +111,7 @@ def chat_request(fields: Fields, most: int) -> ChatRequest:
     """
     fields.check_known(_KNOWN)
     check_neutral(fields, _NEUTRAL)
-    settings, schema, tools = settings_in(fields, most), schema_in(fields), None
+    settings, schema = settings_in(fields, most), schema_in(fields)
     tools = tools_in(fields)
     if schema is not None:
         settings["json_schema"] = schema  # type: ignore[typeddict-item]  # an object
@@ -121,6 +122,8 @@ def chat_request(fields: Fields, most: int) -> ChatRequest:
         settings["json_schema"] = tools.forced.schema
     if (count := _logprobs(fields)) is not None:
         settings["logprobs"] = count
+    telling = telling_in(fields)
+    check_logprobs(fields, settings, telling.count)
     arguments = fields.inner("chat_template_kwargs")
     messages, pictures = messages_in(fields)
     chat = Chat(
@@ -130,7 +133,7 @@ def chat_request(fields: Fields, most: int) -> ChatRequest:
         None if arguments is None else arguments.value,
         fields.one_of("reasoning_effort", _EFFORTS),
     )
-    return ChatRequest(chat, settings, tools.forced, telling_in(fields))
+    return ChatRequest(chat, settings, tools.forced, telling)
 
 
 def _logprobs(fields: Fields) -> int | None:

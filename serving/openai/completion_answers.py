@@ -1,9 +1,11 @@
 """`TextChoice`: one continuation of a text, read from the updates of the scheduler."""
 
+from collections.abc import Sequence
+
 from kvc.schema.frozen import frozen
 from kvc.serving.models.token_texts import TokenTexts
 from kvc.serving.openai.chat_answers import finish_reason
-from kvc.serving.openai.logprobs import completion_logprobs
+from kvc.serving.openai.logprobs import Offsets, completion_logprobs
 from kvc.serving.scheduling import Update
 
 
@@ -25,15 +27,18 @@ class TextDelta:
 class TextChoice:
     """Reads one continuation."""
 
-    def __init__(self, begin: str, texts: TokenTexts | None) -> None:
+    def __init__(
+        self, begin: str, texts: TokenTexts | None, prompt: Sequence[int] = ()
+    ) -> None:
         """Begin a continuation.
 
         Args:
             begin: the text that it begins with, such as the prompt.
             texts: the texts of tokens, None without log probabilities.
+            prompt: the tokens of the prompt.
         """
         self._begin, self._texts = begin, texts
-        self._offset = len(begin)
+        self._offsets = None if texts is None else Offsets(texts, prompt, len(begin))
         self._whole: list[str] = []
         self._logprobs: list[dict[str, object]] = []
         self._finish: str | None = None
@@ -41,10 +46,8 @@ class TextChoice:
     def take(self, update: Update) -> TextDelta:
         """Return what is new in an update, which is not of a failure."""
         logs = None
-        if self._texts is not None and update.logprobs:
-            logs, self._offset = completion_logprobs(
-                update.logprobs, self._texts, self._offset
-            )
+        if self._texts is not None and self._offsets is not None and update.logprobs:
+            logs = completion_logprobs(update.logprobs, self._texts, self._offsets)
         text, self._begin = self._begin + update.text, ""
         if update.ending is not None:
             self._finish = finish_reason(update.ending)

@@ -16,6 +16,7 @@ from kvc.serving.openai.settings import (
     IGNORED,
     MOST_ANSWERS,
     SETTINGS,
+    check_logprobs,
     check_neutral,
     settings_in,
 )
@@ -79,6 +80,7 @@ def completion_request(fields: Fields, most: int) -> CompletionRequest:
     prompts = inputs_in(fields, "prompt", MOST_ANSWERS)
     if len(prompts) * telling.count > MOST_ANSWERS:
         raise fields.bad("n", f"at most {MOST_ANSWERS} answers to all prompts")
+    check_logprobs(fields, settings, len(prompts) * telling.count)
     return CompletionRequest(prompts, settings, telling, echo)
 
 

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 _SHOWN: Final = 32
 
 
-def picture_at(url: str, name: str) -> "Image":
+def picture_at(url: str, name: str, most: int) -> "Image":
     """Return the picture in a data: URL.
 
     Args:
         url: the URL.
         name: the place of the URL in the request, for messages.
+        most: the greatest number of its pixels.
 
     Raises:
         BadSetting: it is another URL, or no picture in base64.
@@ -36,4 +37,4 @@ def picture_at(url: str, name: str) -> "Image":
         raw = binascii.a2b_base64(content, strict_mode=True)
     except ValueError as error:
         raise bad(name, "base64 after the comma", content[:_SHOWN]) from error
-    return picture_in(raw, name)
+    return picture_in(raw, name, most)

@@ -4,18 +4,34 @@ In: a parsed JSON value. Out: values of the types that are asked for. What is wr
 `BadSetting` that names the place, as messages[0].content.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 from kvc.schema.errors import BadSetting, meant
 
-_MOST = 80  # characters of a value in a message
+_MOST: Final = 80  # characters of a value in a message
+_ENCODER: Final = json.JSONEncoder(default=repr)
 
 
 def bad(name: str, expected: str, found: object) -> BadSetting:
     """Return the error for a field that is not as expected."""
-    shown = found if isinstance(found, int | float) else repr(found)[:_MOST]
+    shown = found if isinstance(found, int | float) else _shown(found)
     return BadSetting(name=name, expected=expected, found=shown)
+
+
+def _shown(found: object) -> str:
+    """Return the beginning of a value; of a large one no more than that is written."""
+    if isinstance(found, str):
+        return repr(found[:_MOST])[:_MOST]
+    if not isinstance(found, dict | list):
+        return repr(found)[:_MOST]
+    text = ""
+    for piece in _ENCODER.iterencode(found):
+        text += piece[:_MOST]
+        if len(text) >= _MOST:
+            break
+    return text[:_MOST]
 
 
 class Fields:

@@ -8,7 +8,7 @@ long texts and read pictures, so a thread beside the event loop makes jobs.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from uuid import uuid4
 
 from kvc.runtime.generation import GenerationSettings
@@ -103,7 +103,66 @@ def _requests(
     return made
 
 
-class ChatJob:
+class _Choice(Protocol):
+    """Reads one answer."""
+
+    def keep(self, update: Update) -> None:
+        """Keep what is new in an update for `choice`."""
+        ...
+
+    def choice(self, index: int) -> dict[str, object]:
+        """Return the finished answer."""
+        ...
+
+
+Choice = TypeVar("Choice", bound=_Choice)
+
+
+class _Answers(Generic[Choice]):
+    """What both kinds of jobs tell alike; attributes and methods as of `Job`."""
+
+    found: Found
+    telling: Telling
+    usage: Usage
+    _choices: list[Choice]
+
+    def _begin(self, prefix: str, kind: str, kind_of_chunks: str) -> None:
+        """Name the answers.
+
+        Args:
+            prefix: what their id begins with.
+            kind: what OpenAI calls the object of all answers.
+            kind_of_chunks: what it calls a chunk of a stream.
+        """
+        created = int(time.time())
+        self._head: dict[str, object] = {
+            "id": f"{prefix}-{uuid4().hex}",
+            "object": kind,
+            "created": created,
+            "model": self.found.id,
+        }
+        self._chunks = Chunks(
+            kind_of_chunks, str(self._head["id"]), created, self.found.id
+        )
+        if self.telling.usage:
+            self._chunks.with_usage()
+
+    def closing(self) -> str:
+        """Return the last chunks of a stream."""
+        return self._chunks.usage(self.usage) if self.telling.usage else ""
+
+    def take(self, index: int, update: Update) -> None:
+        """Keep what is new of an answer."""
+        self.usage.add(index, update)
+        self._choices[index].keep(update)
+
+    def whole(self) -> dict[str, object]:
+        """Return the object of all answers."""
+        choices = [one.choice(index) for index, one in enumerate(self._choices)]
+        return {**self._head, "choices": choices, "usage": self.usage.told}
+
+
+class ChatJob(_Answers[ChatChoice]):
     """Answers in a chat; attributes and methods as of `Job`."""
 
     def __init__(self, asking: Asking, request: ChatRequest) -> None:
@@ -131,12 +190,7 @@ class ChatJob:
             ChatChoice(ForcedCalls() if forced else FreeReply(prompt), texts)
             for _ in range(count)
         ]
-        self._id, self._created = f"chatcmpl-{uuid4().hex}", int(time.time())
-        self._chunks = Chunks(
-            "chat.completion.chunk", self._id, self._created, self.found.id
-        )
-        if request.telling.usage:
-            self._chunks.with_usage()
+        self._begin("chatcmpl", "chat.completion", "chat.completion.chunk")
 
     def opening(self) -> str:
         """Return the first chunks of a stream."""
@@ -149,29 +203,8 @@ class ChatJob:
             self._chunks.with_usage_so_far(self.usage)
         return self._chunks.chat(index, self._choices[index].take(update))
 
-    def closing(self) -> str:
-        """Return the last chunks of a stream."""
-        return self._chunks.usage(self.usage) if self.telling.usage else ""
 
-    def take(self, index: int, update: Update) -> None:
-        """Keep what is new of an answer."""
-        self.usage.add(index, update)
-        self._choices[index].keep(update)
-
-    def whole(self) -> dict[str, object]:
-        """Return the object of all answers."""
-        choices = [one.choice(index) for index, one in enumerate(self._choices)]
-        return {
-            "id": self._id,
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self.found.id,
-            "choices": choices,
-            "usage": self.usage.told,
-        }
-
-
-class CompletionJob:
+class CompletionJob(_Answers[TextChoice]):
     """Continuations of texts; attributes and methods as of `Job`."""
 
     def __init__(self, asking: Asking, request: CompletionRequest) -> None:
@@ -185,7 +218,7 @@ class CompletionJob:
         settings = model.settings(request.settings, in_chat=False)
         texts = model.token_texts if settings.logprobs is not None else None
         requests: list[Request] = []
-        self._choices: list[TextChoice] = []
+        self._choices = []
         count, prompts = request.telling.count, 0
         for one in request.prompts:
             tokens = model.encode(one) if isinstance(one, str) else one
@@ -195,13 +228,10 @@ class CompletionJob:
             begin = ""
             if request.echo:
                 begin = one if isinstance(one, str) else model.decode(one)
-            self._choices += [TextChoice(begin, texts) for _ in range(count)]
+            self._choices += [TextChoice(begin, texts, tokens) for _ in range(count)]
         self.requests: Sequence[Request] = requests
         self.usage = Usage(prompts)
-        self._id, self._created = f"cmpl-{uuid4().hex}", int(time.time())
-        self._chunks = Chunks("text_completion", self._id, self._created, self.found.id)
-        if request.telling.usage:
-            self._chunks.with_usage()
+        self._begin("cmpl", "text_completion", "text_completion")
 
     def opening(self) -> str:
         """Return the first chunks of a stream: none."""
@@ -216,24 +246,3 @@ class CompletionJob:
         if not new.text and new.logprobs is None and new.finish is None:
             return ""
         return self._chunks.text(index, new.text, new.logprobs, new.finish)
-
-    def closing(self) -> str:
-        """Return the last chunks of a stream."""
-        return self._chunks.usage(self.usage) if self.telling.usage else ""
-
-    def take(self, index: int, update: Update) -> None:
-        """Keep what is new of an answer."""
-        self.usage.add(index, update)
-        self._choices[index].keep(update)
-
-    def whole(self) -> dict[str, object]:
-        """Return the object of all answers."""
-        choices = [one.choice(index) for index, one in enumerate(self._choices)]
-        return {
-            "id": self._id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": self.found.id,
-            "choices": choices,
-            "usage": self.usage.told,
-        }

@@ -27,40 +27,52 @@ def _entry(token: int, logprob: float, texts: TokenTexts) -> dict[str, object]:
     raw = texts.raw(token)
     return {
         "token": texts.text(token),
-        "logprob": _finite(logprob),
+        "logprob": finite(logprob),
         "bytes": None if raw is None else list(raw),
     }
 
 
+class Offsets:
+    """Tells where in the text of an answer each token begins."""
+
+    def __init__(self, texts: TokenTexts, prompt: Sequence[int], begin: int) -> None:
+        """Begin before the first token.
+
+        Args:
+            texts: the texts of tokens.
+            prompt: the tokens of the prompt.
+            begin: how many characters the text has before the first token.
+        """
+        self._stream, self._next = texts.stream(prompt), begin
+
+    def of(self, token: int) -> int:
+        """Add a token; return how many characters are complete before it."""
+        found = self._next
+        self._next += len(self._stream.push(token))
+        return found
+
+
 def completion_logprobs(
-    found: Sequence[TokenLogprob], texts: TokenTexts, offset: int
-) -> tuple[dict[str, object], int]:
+    found: Sequence[TokenLogprob], texts: TokenTexts, offsets: Offsets
+) -> dict[str, object]:
     """Return log probabilities in the form of completions.
 
     Args:
         found: the log probabilities.
         texts: the texts of tokens.
-        offset: how many characters the text has before the first token.
-
-    Returns:
-        The object, and how many characters the text has after the last token.
+        offsets: where the text has tokens.
     """
-    tokens = [texts.text(one.token) for one in found]
-    offsets = []
-    for text in tokens:
-        offsets.append(offset)
-        offset += len(text)
-    told: dict[str, object] = {
-        "tokens": tokens,
-        "token_logprobs": [_finite(one.logprob) for one in found],
+    return {
+        "tokens": [texts.name(one.token) for one in found],
+        "token_logprobs": [finite(one.logprob) for one in found],
         "top_logprobs": [
-            {texts.text(token): _finite(value) for token, value in one.top}
+            {texts.name(token): finite(value) for token, value in one.top}
             for one in found
         ],
-        "text_offset": offsets,
+        "text_offset": [offsets.of(one.token) for one in found],
     }
-    return told, offset
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """Return a log probability as JSON can have it."""
     return logprob if math.isfinite(logprob) else _NEVER

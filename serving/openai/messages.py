@@ -7,8 +7,9 @@ the arguments of calls as objects, and the pictures in order.
 import json
 from typing import TYPE_CHECKING, Final
 
+from kvc.schema.pictures import MOST_PIXELS
 from kvc.serving.openai.data_urls import picture_at
-from kvc.serving.openai.fields import Fields
+from kvc.serving.openai.fields import Fields, bad
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -18,6 +19,7 @@ Message = dict[str, object]
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool")
 _KEPT: Final = ("name", "tool_call_id", "reasoning_content")
 _MOST: Final = 10_000
+_MOST_PICTURES: Final = 64  # of a request; together they have the pixels of one
 
 
 def messages_in(fields: Fields) -> tuple[list[Message], "list[Image]"]:
@@ -81,9 +83,21 @@ def _part(fields: Fields, pictures: "list[Image]") -> dict[str, str]:
             if inner is None:
                 raise fields.bad("image_url", 'an object with "url"')
             url = inner.needed_text("url")
-            pictures.append(picture_at(url, inner.name("url")))
+            pictures.append(_picture(url, inner.name("url"), pictures))
             return {"type": "image"}
     raise fields.bad("type", "text or image_url, the parts that this server reads")
+
+
+def _picture(url: str, name: str, before: "list[Image]") -> "Image":
+    """Return a picture, which together with those before it may not be too large.
+
+    Raises:
+        BadSetting, BadPicture, MissingPackage: as `picture_at`; or there are too many.
+    """
+    if len(before) >= _MOST_PICTURES:
+        raise bad(name, f"at most {_MOST_PICTURES} pictures", "one more")
+    taken = sum(one.width * one.height for one in before)
+    return picture_at(url, name, MOST_PIXELS - taken)
 
 
 def _call(fields: Fields) -> Message:

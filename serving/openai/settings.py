@@ -14,8 +14,11 @@ MOST_ANSWERS: Final = 128
 _SEEDS: Final = (1 << 63) - 1
 _COUNT: Final = (1 << 31) - 1
 _STRINGS: Final = 64
+_LONGEST: Final = 1024  # characters of a stop string, searched for at each token
 _BIASES: Final = 1024
 _CHOICES: Final = 1024
+_FORM: Final = 1 << 16  # characters, as building a form takes a second for a million
+_LOGPROBS: Final = 1 << 19  # of all answers to a request
 
 # Fields of OpenAI that cannot change an answer of this server.
 IGNORED: Final = frozenset(
@@ -69,6 +72,8 @@ def settings_in(fields: Fields, most: int) -> Arguments:
         made["seed"] = made["seed"] & _SEEDS
     for name in ("grammar", "regex"):
         made[name] = fields.text(name)
+        if len(fields.text(name) or "") > _FORM:
+            raise fields.bad(name, f"at most {_FORM} characters")
     made["choices"] = fields.listed("choices")
     if len(fields.listed("choices") or ()) > _CHOICES:
         raise fields.bad("choices", f"at most {_CHOICES} texts")
@@ -84,6 +89,19 @@ def settings_in(fields: Fields, most: int) -> Arguments:
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
 
+def check_logprobs(fields: Fields, settings: Arguments, answers: int) -> None:
+    """Check that the answers to a request have no more log probabilities than fit.
+
+    Raises:
+        BadSetting: they may have too many.
+    """
+    top, most = settings.get("logprobs"), settings.get("max_tokens")
+    if top is None or most is None or answers * most * (top + 1) <= _LOGPROBS:
+        return
+    expected = f"less: all answers have at most {_LOGPROBS} log probabilities"
+    raise bad(fields.name("max_tokens"), expected, most)
+
+
 def _stops(fields: Fields) -> list[str] | None:
     found = fields.get("stop")
     listed = [found] if isinstance(found, str) else fields.listed("stop")
@@ -92,6 +110,8 @@ def _stops(fields: Fields) -> list[str] | None:
     texts = [one for one in listed if isinstance(one, str) and one]
     if len(texts) != len(listed) or len(texts) > _STRINGS:
         raise fields.bad("stop", f"a text, or at most {_STRINGS} texts, none empty")
+    if max(map(len, texts)) > _LONGEST:
+        raise fields.bad("stop", f"texts of at most {_LONGEST} characters")
     return texts
 
 

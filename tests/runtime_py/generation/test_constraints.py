@@ -42,6 +42,7 @@ FORMS = {
     "choices": {"choices": ['it is "so"', "it is not", "neither\n"]},
     "lark": {"grammar": 'start: pair (", " pair)?\npair: "(" /[0-9]{1,2}/ ")"'},
     "gbnf": {"grammar": 'root ::= "yes" | "no" [a-z]? [a-z]?'},
+    "names": {"regex": r"<think>[a-c]{2}(<think>|<思>)"},  # of added tokens
 }
 PROMPTS = [[BEGIN, 40, 90], [BEGIN, 50], [BEGIN, 60, 61, 62, 63, 70]]
 MOST = 88
@@ -57,6 +58,7 @@ def has_form(name, text):
         return text in FORMS["choices"]["choices"]
     patterns = {
         "regex": FORMS["regex"].get("regex"),
+        "names": FORMS["names"].get("regex"),
         "lark": r"\([0-9]{1,2}\)(, \([0-9]{1,2}\))?",
         "gbnf": "yes|no[a-z]?[a-z]?",
     }

@@ -71,6 +71,20 @@ def test_bytes_that_are_no_request_are_refused(server, raw):
     assert is_well(server)
 
 
+def test_a_request_of_two_lengths_is_refused_with_what_follows(server):
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"both Content-Length and Transfer-Encoding" in answer
+    assert is_well(server)
+
+
 def test_half_a_request_ends_with_its_time(chat_bundle):
     with running({"chat": chat_bundle}, limits(reading=0.3, idle=1)) as server:
         for half in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
@@ -90,6 +104,27 @@ def test_half_a_request_ends_with_its_time(chat_bundle):
             )
             answer = connection.recv(4096)
             assert answer.startswith(b"HTTP/1.1 408 ")
+        assert is_well(server)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_reads_nothing_is_dropped(chat_bundle, stream):
+    asked = {"model": "chat", "prompt": "a", "n": 16, "logprobs": 20, **LONG}
+    body = json.dumps({**asked, "max_tokens": 400, "stream": stream}).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with (
+        running({"chat": chat_bundle}, limits(reading=0.3, idle=1)) as server,
+        socket.socket() as connection,
+    ):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(head.encode() + body)
+        wait_for(lambda: server.server.server_state.connections)
+        wait_for(lambda: not server.server.server_state.connections, 25)
+        wait_for(lambda: status(server).running == 0)
         assert is_well(server)
 
 

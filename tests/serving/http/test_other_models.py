@@ -3,11 +3,15 @@
 import base64
 import io
 import json
+import re
+import sys
 import wave
+from types import SimpleNamespace
 
 import numpy as np
 import openai
 import pytest
+from PIL import Image
 from running_servers import running
 from seeing_models import picture
 from spoken_sounds import sound
@@ -59,6 +63,8 @@ def test_embeddings_are_those_of_embed(client, embedding_bundle):
         ({"input": [""]}, "at least one token"),
         ({"input": ["a", 1]}, "list of token ids"),
         ({"input": "word " * 2000}, "tokens"),
+        ({"input": ["a", " " * 1_000_000]}, "at most .* characters, for"),
+        ({"input": [[1_000_000]]}, "expected tokens of 0 to 234"),
         ({"encoding_format": "hex"}, "base64"),
         ({"model": "eyes"}, "it cannot embed texts"),
     ],
@@ -67,7 +73,7 @@ def test_what_cannot_be_embedded_is_refused(server, changes, said):
     body = {"model": "words", "input": "a", **changes}
     answer = server.post("/v1/embeddings", json.dumps(body).encode())
     assert answer.status == 400, answer.body
-    assert said in answer.json["error"]["message"]
+    assert re.search(said, answer.json["error"]["message"])
 
 
 def wav(samples, rate=16_000):
@@ -122,6 +128,22 @@ def test_sounds_that_cannot_be_heard_are_refused(client, given, said):
         client.audio.transcriptions.create(**told)
 
 
+def test_a_small_file_of_a_long_silence_is_not_unpacked(client, monkeypatch):
+    class SoundFile:  # as the package, for a file that says how much it holds
+        samplerate, frames, channels = 16_000, 10**10, 1
+        __init__ = __exit__ = lambda self, *_: None
+
+        def __enter__(self):
+            return self
+
+        def read(self, **_):
+            raise MemoryError
+
+    monkeypatch.setitem(sys.modules, "soundfile", SimpleNamespace(SoundFile=SoundFile))
+    with pytest.raises(openai.BadRequestError, match="more than 10,800 s"):
+        client.audio.transcriptions.create(model="ears", file=("a.flac", b"fLaC"))
+
+
 def url(image):
     made = io.BytesIO()
     image.save(made, "PNG")
@@ -162,6 +184,15 @@ def test_pictures_are_seen(client, joined_bundle):
 def test_other_addresses_of_pictures_are_refused(client, address, said):
     with pytest.raises(openai.BadRequestError, match=said):
         client.chat.completions.create(model="eyes", messages=message(address))
+
+
+def test_pictures_together_are_limited_in_number_and_pixels(client):
+    large = url(Image.new("1", (8192, 5000)))  # some kilobytes
+    with pytest.raises(openai.BadRequestError, match="8192 x 5000 pixels"):
+        client.chat.completions.create(model="eyes", messages=message(large, large))
+    many = [url(picture(0))] * 65
+    with pytest.raises(openai.BadRequestError, match="at most 64 pictures"):
+        client.chat.completions.create(model="eyes", messages=message(*many))
 
 
 def test_a_model_without_pictures_says_so(client, chat_bundle):

@@ -1,7 +1,9 @@
 """Threads beside the event loop, whose queue has an end."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -42,6 +44,30 @@ def test_what_waits_is_dropped_with_its_caller():
         await first
         await workers.run(lambda: done.append(3))
         assert done == [3]
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_dropped_is_not_kept_until_its_turn():
+    class Body:
+        def __call__(self):
+            raise AssertionError("nobody waits for it")
+
+    async def run():
+        workers, free = Workers("test", 1, 5), threading.Event()
+        first = asyncio.create_task(workers.run(lambda: free.wait(20)))
+        body = Body()
+        kept, second = weakref.ref(body), asyncio.create_task(workers.run(body))
+        del body
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        del second
+        gc.collect()
+        assert kept() is None
+        free.set()
+        await first
         workers.close()
 
     asyncio.run(run())

@@ -62,7 +62,16 @@ def test_texts_in_parts_are_joined_and_developers_are_systems(chat):
     text = chat.prompts.chat(Chat(messages)).turn.text
     assert "<|im_start|>system\nBe brief.<|im_end|>" in text
     assert "<|im_start|>user\na\nb<|im_end|>" in text
-    assert Chat(messages).characters == len("Be brief.") + 2
+
+
+def test_all_texts_that_a_template_may_write_count():
+    least = Chat([{"role": "user", "content": "a"}]).characters
+    parts = [{"type": "text", "text": "x" * 1000}]
+    call = {"function": {"name": "a", "arguments": {"x" * 1000: 1}}}
+    for more in ({"content": parts}, {"tool_calls": [call]}, {"name": "x" * 1000}):
+        assert Chat([{"role": "user", "content": "a", **more}]).characters > 1000
+    whole = Chat([{"role": "user", "content": "a"}], tools=[{"a": ["x" * 1000]}])
+    assert whole.characters == least + 1001
 
 
 def test_the_end_of_a_turn_stops_chats_alone(chat, plain):

@@ -14,6 +14,7 @@ from kvc.schema.errors import (
     Overloaded,
     UnknownModel,
 )
+from kvc.serving.http.responses import JsonAnswer
 from kvc.serving.models.replies import Forced, ForcedCalls
 from kvc.serving.models.token_texts import TokenTexts
 from kvc.serving.openai.chat_answers import ChatChoice
@@ -47,6 +48,21 @@ def test_calls_that_were_cut_off_are_content():
     assert found["message"]["content"] == CALLS[:20]
     assert "tool_calls" not in found["message"]
     assert found["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "told", ['{"name": "f", "arguments": {"a": "\\ud800"}}', "[" * 100_000]
+)
+def test_calls_that_python_cannot_spell_are_told(told):
+    choice = ChatChoice(ForcedCalls(), None)
+    choice.keep(Update(told))
+    choice.keep(Update(ending="stop"))
+    message = json.loads(JsonAnswer(choice.choice(0)).body)["message"]
+    if told.startswith("{"):
+        arguments = message["tool_calls"][0]["function"]["arguments"]
+        assert json.loads(arguments) == {"a": "\ud800"}
+    else:
+        assert message["content"] == told
 
 
 def test_the_schema_of_forced_calls_names_the_tools():
@@ -91,8 +107,23 @@ def test_log_probabilities_have_tokens_bytes_and_offsets():
     assert found["text"] == "xyzab"
     assert found["logprobs"]["text_offset"] == [3, 4]
     assert found["logprobs"]["tokens"] == ["a", "b"]
+    assert set(found["logprobs"]["top_logprobs"][0]) == {"a", "bytes:\\xc3"}
     assert texts.raw(97) == b"a"
     assert texts.raw(195) == b"\xc3"  # a part of a character
+
+
+def test_offsets_are_of_the_text_whatever_stands_in_several_tokens():
+    raw = "aé🎉b".encode()
+    logs = tuple(TokenLogprob(byte, -0.5) for byte in raw)
+    choice = TextChoice("", TokenTexts(Bytes()))
+    for number, log in enumerate(logs):
+        text = {0: "a", 2: "é", 6: "🎉", 7: "b"}.get(number, "")
+        ending = "max_tokens" if number == len(raw) - 1 else None
+        choice.keep(Update(text, (log.token,), (log,), ending))
+    found = choice.choice(0)
+    assert found["text"] == "aé🎉b"
+    assert found["logprobs"]["text_offset"] == [0, 1, 1, 2, 2, 2, 2, 3]
+    assert found["logprobs"]["tokens"][1:3] == ["bytes:\\xc3", "bytes:\\xa9"]
 
 
 @pytest.mark.parametrize(

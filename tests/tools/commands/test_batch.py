@@ -70,13 +70,14 @@ def test_answers_are_those_of_single_prompts_in_the_order_of_the_lines(run, bund
 
 
 def test_messages_are_rendered_by_the_chat_template(run, bundle):
+    said = [{"role": "user", "content": "H\ni"}]  # as kvc serve joins parts
     with load(bundle) as program:
         template, tokenizer = chat_template_of(program), tokenizer_of(program)
-        text = template.render([{"role": "system", "content": "Be"}, *HI])
+        text = template.render([{"role": "system", "content": "Be"}, *said])
         tokens = list(tokenizer.encode(text, special=False))
     parts = [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]
     rows = [
-        {"messages": [{"role": "system", "content": "Be"}, *HI]},
+        {"messages": [{"role": "system", "content": "Be"}, *said]},
         {"messages": [{"role": "user", "content": parts}], "system": "Be"},
         {"prompt": tokens},
     ]
