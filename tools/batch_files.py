@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -65,8 +65,35 @@ def check_paths(prompts: str, output: str, again: Again) -> None:
     if journal.exists():
         hint = "an earlier run has left it: --resume goes on, --force begins anew"
         raise BatchBegun(path=str(journal), hint=hint)
-    if os.path.lexists(output):
+    if os.path.lexists(output) and not again.resume:
         raise BatchBegun(path=output, hint="--force replaces it")
+
+
+def failed_before(output: str, again: Again, known: "Input | None") -> int | None:
+    """Return how many rows of a finished batch have failed, None if it is not finished.
+
+    Args:
+        output: the path of the answers.
+        again: what becomes of an earlier run.
+        known: the prompts; None for stdin.
+
+    Raises:
+        BatchBegun: the output exists, and is not that of as many prompts.
+    """
+    if not again.resume or output == "-" or _journal_of(output).exists():
+        return None
+    if not os.path.lexists(output):
+        return None
+    lines = failed = 0
+    with suppress(OSError, ValueError), Path(output).open("rb") as file:
+        for line in file:
+            found = json.loads(line)
+            failed += isinstance(found, dict) and bool(found.get("error"))
+            lines += 1
+    if known is None or lines != known.count:
+        hint = "it has no journal to go on from, and --force replaces it"
+        raise BatchBegun(path=output, hint=hint)
+    return failed
 
 
 def _are_same(prompts: str, output: str) -> bool:

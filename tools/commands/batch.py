@@ -20,6 +20,7 @@ from kvc.tools.batch_files import (
     Again,
     check_paths,
     digest_of,
+    failed_before,
     opened_input,
     opened_journal,
     surveyed,
@@ -191,6 +192,10 @@ def answer_all(given: Given, bundle: str, loading: Loading) -> int:
 
     check_paths(given.prompts, given.output, given.again)
     known = surveyed(given.prompts)
+    before = failed_before(given.output, given.again, known)
+    if before is not None:
+        click.echo(f"{given.output} has all answers; --force begins anew", err=True)
+        return before
     with ExitStack() as opened:
         file = opened.enter_context(opened_input(given.prompts))
         program = opened.enter_context(open_program(bundle, loading))

@@ -205,6 +205,17 @@ def test_what_exists_is_not_replaced_unless_told(run, tmp_path):
     assert (code, len(found)) == (0, 1)
 
 
+def test_a_finished_batch_is_not_done_again(run, tmp_path):
+    rows = [{"prompt": "a"}, {"prompt": ""}]
+    code, _, found = run(rows, "-n", 2)
+    again, told, same = run(rows, "-n", 2, "--resume")
+    assert (again, same) == (code, found)
+    assert "has all answers" in told
+    code, told, same = run([*rows, {"prompt": "b"}], "-n", 2, "--resume")
+    assert (code, same) == (2, found)
+    assert "no journal to go on from" in told
+
+
 def test_the_prompts_are_not_replaced_by_the_answers(kvc, bundle, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(lines([{"prompt": "a"}]))
