@@ -26,7 +26,7 @@ from typing import Protocol
 from kvc.runtime.calls.callers import Loan, lend
 from kvc.runtime.calls.entries import MethodEntry
 from kvc.runtime.calls.inputs import Inputs
-from kvc.runtime.execution.code import Code
+from kvc.runtime.execution.code import Code, may_move
 from kvc.runtime.execution.delegate import Workspace
 from kvc.runtime.execution.executor import Binding, RunProgress
 from kvc.runtime.execution.frames import bind_graph
@@ -67,7 +67,7 @@ class ExecutionContext:
         self.workspace = Workspace(Arena(workspace_nbytes))
         self.served: StateMemory | None = None
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
-        self._fixed: set[int] = set()  # methods whose bindings cannot be moved
+        self._moving: dict[int, bool] = {}  # by method: whether bindings are moved
         self._stood: tuple[object, Sequence[Array]] | None = None
 
     def bind(
@@ -108,8 +108,14 @@ class ExecutionContext:
 
     def _moves(self, entry: MethodEntry, states: StateMemory) -> bool:
         """Tell whether a binding of a method may serve several sessions."""
-        fixed = entry.slots or entry.effects.borrowed or entry.growing
-        return not fixed and entry.id not in self._fixed and states.places is not None
+        if entry.slots or entry.effects.borrowed or entry.growing:
+            return False
+        if states.places is None:
+            return False
+        if entry.id not in self._moving:
+            code = self._shared.code(entry.id)
+            self._moving[entry.id] = may_move(entry.method.graph, code)
+        return self._moving[entry.id]
 
     def _bind_moving(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory
@@ -130,7 +136,7 @@ class ExecutionContext:
             beside = (*frame.inputs, *frame.outputs)
             mover = mover_of([step for step, _ in frame.steps], beside, stand_in)
             if mover is None:
-                self._fixed.add(entry.id)
+                self._moving[entry.id] = False
                 return None
             found = replace(found, mover=mover)
             self.keep(key, found)

@@ -10,10 +10,13 @@ from kvc.runtime.execution.delegate import Handle
 from kvc.runtime.execution.dependents import Dependence
 from kvc.runtime.kernels.kernel import Kernel
 from kvc.runtime.kernels.table import load_kernels
+from kvc.schema.control import read_control
 from kvc.schema.errors import KvcError
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Graph
+from kvc.schema.left import needs_torch
 from kvc.schema.model import Program
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 Prepared = dict[tuple[str, int], Kernel]
 
@@ -92,3 +95,23 @@ def import_beside_packing(
 def _import_kernels() -> None:
     with suppress(Exception):
         load_kernels()
+
+
+# Frames that serve several sessions
+
+
+def may_move(graph: Graph, code: Code) -> bool:
+    """Tell whether native steps alone may use the states of a graph.
+
+    If so, a `Mover` may be made for its frames; the steps of a frame tell for certain.
+    """
+    if needs_torch(graph, code.blocks):
+        return False
+    for instruction in graph.instructions:
+        if instruction.op == DELEGATE:
+            (block,) = read_control(instruction.op, instruction.arguments).blocks
+            if not code.delegate(code.partitions[block]).moves:
+                return False
+        elif OPS[instruction.op].aliasing is not Aliasing.VIEW:
+            return False
+    return True

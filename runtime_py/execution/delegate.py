@@ -196,9 +196,12 @@ class Handle(Protocol):
         runs_torch: whether the handle computes with torch's threads. If not, the handle
             is assumed to have separate threads, and torch gets a single thread in calls
             that also run torch kernels.
+        moves: whether what `prepare` returns are native calls, whose operands can be
+            moved to other states.
     """
 
     runs_torch: bool = False
+    moves: bool = False
 
     def prepare(
         self,

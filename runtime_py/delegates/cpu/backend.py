@@ -75,6 +75,8 @@ class CpuHandle(Handle):
     When the partition is first used, two threads read and check all its named data.
     """
 
+    moves = True
+
     def __init__(
         self,
         method: str,

@@ -59,6 +59,8 @@ class XnnpackHandle(Handle):
     Used by several threads.
     """
 
+    moves = True
+
     def __init__(
         self,
         graph: Graph,

@@ -257,7 +257,7 @@ def test_a_call_that_fails_leaves_every_row_as_it_was(program: Program) -> None:
         rows.feed([[1, 2, 3], [4], [5, 6]])
         before = contents(session)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kvc.runtime.sessions.engine.run_bound", run_and_fail)
+            patch.setattr("kvc.runtime.calls.transactions.run_bound", run_and_fail)
             with pytest.raises(RuntimeError, match="after all"):
                 session.prefill(TEXT[:3, :5], np.array([5, 0, 2]))
         assert contents(session) == before

@@ -125,7 +125,7 @@ def test_a_call_that_fails_in_a_late_piece_leaves_all_rows(
         feed(session, [30, 7, 2], 30)
         before = contents(session)
         with monkeypatch.context() as patch:
-            patch.setattr("kvc.runtime.sessions.engine.run_bound", run)
+            patch.setattr("kvc.runtime.calls.transactions.run_bound", run)
             with pytest.raises(RuntimeError, match="in the third piece"):
                 session.prefill(TEXT[:, :40], np.array([40, 0, 20]))
         assert contents(session) == before
