@@ -114,7 +114,10 @@ class ExecutionContext:
             return False
         if entry.id not in self._moving:
             code = self._shared.code(entry.id)
-            self._moving[entry.id] = may_move(entry.method.graph, code)
+            try:
+                self._moving[entry.id] = may_move(entry.method.graph, code)
+            except Exception:  # binding meets it again, and tells where
+                return False
         return self._moving[entry.id]
 
     def _bind_moving(
