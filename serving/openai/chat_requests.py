@@ -17,6 +17,7 @@ from kvc.serving.openai.response_formats import schema_in
 from kvc.serving.openai.settings import (
     IGNORED,
     MOST_ANSWERS,
+    MOST_TOP,
     SETTINGS,
     check_logprobs,
     check_neutral,
@@ -24,7 +25,6 @@ from kvc.serving.openai.settings import (
 )
 from kvc.serving.openai.tools import tools_in
 
-_MOST_TOP: Final = 20
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NEUTRAL: Final[Mapping[str, tuple[object, str]]] = {
     "audio": (None, "models of this server do not speak"),
@@ -142,7 +142,7 @@ def _logprobs(fields: Fields) -> int | None:
     Raises:
         BadSetting: `top_logprobs` is given without `logprobs`, or is impossible.
     """
-    asked, top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, _MOST_TOP)
+    asked, top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, MOST_TOP)
     if asked:
         return top or 0
     if top:

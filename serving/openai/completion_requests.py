@@ -15,13 +15,13 @@ from kvc.serving.openai.response_formats import schema_in
 from kvc.serving.openai.settings import (
     IGNORED,
     MOST_ANSWERS,
+    MOST_TOP,
     SETTINGS,
     check_logprobs,
     check_neutral,
     settings_in,
 )
 
-_MOST_TOP: Final = 20
 _MOST_TOKEN: Final = (1 << 31) - 1
 _NEUTRAL: Final[Mapping[str, tuple[object, str]]] = {
     "best_of": (1, "this server makes the n answers that are asked for"),
@@ -72,7 +72,7 @@ def completion_request(fields: Fields, most: int) -> CompletionRequest:
     settings, schema = settings_in(fields, most), schema_in(fields)
     if schema is not None:
         settings["json_schema"] = schema  # type: ignore[typeddict-item]  # an object
-    count, echo = fields.whole("logprobs", 0, _MOST_TOP), fields.flag("echo") or False
+    count, echo = fields.whole("logprobs", 0, MOST_TOP), fields.flag("echo") or False
     if count is not None:
         settings["logprobs"] = count
         if echo:

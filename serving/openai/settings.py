@@ -11,6 +11,7 @@ from kvc.runtime.generation import Arguments
 from kvc.serving.openai.fields import Fields, bad
 
 MOST_ANSWERS: Final = 128
+MOST_TOP: Final = 20  # log probabilities of other tokens at each place
 _SEEDS: Final = (1 << 63) - 1
 _COUNT: Final = (1 << 31) - 1
 _STRINGS: Final = 64
