@@ -53,6 +53,7 @@ def _bare(program: Program) -> Program:
         methods=tuple(map(_bare_method, program.methods)),
         delegates=_bare_delegates(program.delegates, count),
         metadata={},
+        bounds=None,
         variants=tuple(
             replace(
                 one,

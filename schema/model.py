@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
 
+from kvc.schema.bounds import Bounds
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Access, Graph
 from kvc.schema.provenance import Provenance
@@ -351,6 +352,7 @@ class Program:
     delegates: tuple[Delegate, ...]
     metadata: Mapping[str, str]
     variants: tuple[Variant, ...] = ()
+    bounds: Bounds | None = None
 
     @property
     def bodies(self) -> tuple["Program", ...]:

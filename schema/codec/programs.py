@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from kvc.schema.codec.bounds import bounds_record, read_bounds
 from kvc.schema.codec.graphs import GraphReader
 from kvc.schema.codec.methods import (
     delegate_record,
@@ -76,6 +77,7 @@ def program_record(program: Program) -> Record:
         "variants": [_variant_record(variant, pool) for variant in program.variants],
         **_bucket_fields(program.symbols),
     }
+    fields["bounds"] = None if program.bounds is None else bounds_record(program.bounds)
     return Record("Program", {**fields, "pool": pool.record()})
 
 
@@ -218,6 +220,7 @@ def read_program(table: TableReader, path: str) -> Program:
             )
             for one in table.children("variants")
         ),
+        bounds=read_bounds(table.child("bounds")) if "bounds" in table else None,
     )
 
 

@@ -1,0 +1,147 @@
+"""Bound lists: methods as flat lists of steps for native kernels, as a bundle has them.
+
+A list says everything that binding finds out, for all sizes of symbols within bounds:
+kernels, and where each operand lies in memory that is named, not addressed. Columns are
+those of the tables `Bounds` and `BoundList` in `program.fbs`; FORMAT.md tells what they
+mean. `evaluate_forms` returns the numbers that forms have at some sizes.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvc.schema.frozen import frozen
+
+Numbers = NDArray[np.generic]
+Ints = NDArray[np.int64]
+
+TABLE_COLUMNS: Final = (
+    "form_constants", "term_ends", "term_factors", "term_products", "product_ends",
+    "product_symbols", "layout_dtypes", "layout_ends", "layout_dims", "layout_strides",
+    "operand_regions", "operand_places", "operand_offsets", "operand_layouts",
+)  # fmt: skip
+LIST_COLUMNS: Final = (
+    "lowers", "uppers", "cursor_fields", "cursor_counts", "step_kernels",
+    "operand_ends", "operands", "integer_ends", "integers", "number_ends", "numbers",
+    "inputs", "outputs",
+)  # fmt: skip
+
+
+class RegionKind(IntEnum):
+    """What the memory of an operand is; the numbers of `program.fbs`."""
+
+    ABSENT = 0
+    CONSTANT = 1
+    STATE = 2
+    SCRATCH = 3
+    CURSOR = 4
+    CALLER = 5
+    FILLED = 6
+
+
+class Columns(Mapping[str, Numbers]):
+    """Read-only arrays by name; equal if all bytes are equal."""
+
+    def __init__(self, arrays: Mapping[str, Numbers]) -> None:
+        self._arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> Numbers:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Columns) and self._bytes() == other._bytes()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._bytes().items()))
+
+    def _bytes(self) -> dict[str, bytes]:
+        return {name: array.tobytes() for name, array in self._arrays.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes the arrays take."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+
+@frozen
+class BoundList:
+    """The steps of a method at all sizes within bounds.
+
+    Attributes:
+        method: id of the method.
+        scratch_nbytes: the size of the region `SCRATCH`.
+        columns: the vectors of the table, by name.
+    """
+
+    method: int
+    scratch_nbytes: int
+    columns: Columns
+
+
+@frozen
+class Bounds:
+    """All bound lists of a program, and what they refer to by number.
+
+    Attributes:
+        kernels_version: the version of the native kernels that the lists are for.
+        kernels: the names of kernels.
+        columns: the vectors of the table, by name.
+        lists: the lists; several of one method have different bounds.
+    """
+
+    kernels_version: int
+    kernels: tuple[str, ...]
+    columns: Columns
+    lists: tuple[BoundList, ...]
+
+    def find(self, method: int, sizes: "Ints") -> BoundList | None:
+        """Return the first list of a method for the sizes of all symbols, or None."""
+        for one in self.lists:
+            if one.method == method:
+                lowers, uppers = one.columns["lowers"], one.columns["uppers"]
+                if np.all((lowers <= sizes) & (sizes <= uppers)):
+                    return one
+        return None
+
+
+def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:
+    """Return the value of each form at some sizes.
+
+    Args:
+        columns: those of `Bounds`, checked.
+        sizes: the size of each symbol, then the lengths of callers' arrays, int64.
+
+    Raises:
+        OverflowError: a value has more than 63 bits.
+    """
+    products = _runs_of(
+        np.multiply, sizes[columns["product_symbols"]], columns, "product_ends"
+    )
+    factors = columns["term_factors"].astype(np.float64)
+    terms = products[columns["term_products"]]
+    if np.any(np.abs(factors * terms) >= 2.0**61):
+        raise OverflowError("a number of a bound list is too large")
+    exact = columns["term_factors"] * terms.astype(np.int64)
+    sums = _runs_of(np.add, exact, columns, "term_ends")
+    found: Ints = columns["form_constants"] + sums.astype(np.int64)
+    return found
+
+
+def _runs_of(combine: np.ufunc, items: Numbers, columns: Columns, ends: str) -> Numbers:
+    """Return what `combine` makes of each run of items; 0 of an empty run."""
+    stops = columns[ends].astype(np.int64)
+    starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)
+    found = np.zeros(len(stops), items.dtype)
+    there = starts < stops
+    if np.any(there):
+        found[there] = combine.reduceat(items, starts[there])
+    return found
