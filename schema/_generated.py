@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 391e8892223c986c8a0699145d563ff5853e8437c62b9192547afddc5cb8fe01
+# sha256 of program.fbs: 8361a2dc8171caf2cff06cf16ff8071f760cfdda162b44990d44bc0a240b4147
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -53,6 +53,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
     'Bounds': (
         ('kernels_version', 'scalar', 'uint32', 4, False, 0),
+        ('identity', 'vector of scalar', 'uint8', 1, False, 0),
         ('kernels', 'vector of string', 'string', 4, False, 0),
         ('form_constants', 'vector of scalar', 'int64', 8, False, 0),
         ('term_ends', 'vector of scalar', 'uint32', 4, False, 0),

@@ -86,6 +86,10 @@ class BoundList:
     scratch_nbytes: int
     columns: Columns
 
+    def ints(self, name: str) -> Ints:
+        """Return a column of integers, int64."""
+        return self.columns[name].astype(np.int64)
+
 
 @frozen
 class Bounds:
@@ -93,53 +97,54 @@ class Bounds:
 
     Attributes:
         kernels_version: the version of the native kernels that the lists are for.
+        identity: the identity of the program, SHA-256, for programs without a graph.
         kernels: the names of kernels.
         columns: the vectors of the table, by name.
         lists: the lists; several of one method have different bounds.
     """
 
     kernels_version: int
+    identity: bytes
     kernels: tuple[str, ...]
     columns: Columns
     lists: tuple[BoundList, ...]
 
-    def find(self, method: int, sizes: "Ints") -> BoundList | None:
+    def find(self, method: int, sizes: Ints) -> BoundList | None:
         """Return the first list of a method for the sizes of all symbols, or None."""
         for one in self.lists:
-            if one.method == method:
-                lowers, uppers = one.columns["lowers"], one.columns["uppers"]
-                if np.all((lowers <= sizes) & (sizes <= uppers)):
-                    return one
+            lowers, uppers = one.ints("lowers"), one.ints("uppers")
+            if one.method == method and np.all((lowers <= sizes) & (sizes <= uppers)):
+                return one
         return None
 
 
 def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:
-    """Return the value of each form at some sizes.
+    """Return the value of each form at some sizes, int64 [forms].
 
     Args:
         columns: those of `Bounds`, checked.
         sizes: the size of each symbol, then the lengths of callers' arrays, int64.
 
     Raises:
-        OverflowError: a value has more than 63 bits.
+        OverflowError: a value has more than 61 bits.
     """
-    products = _runs_of(
-        np.multiply, sizes[columns["product_symbols"]], columns, "product_ends"
-    )
-    factors = columns["term_factors"].astype(np.float64)
-    terms = products[columns["term_products"]]
-    if np.any(np.abs(factors * terms) >= 2.0**61):
-        raise OverflowError("a number of a bound list is too large")
-    exact = columns["term_factors"] * terms.astype(np.int64)
-    sums = _runs_of(np.add, exact, columns, "term_ends")
-    found: Ints = columns["form_constants"] + sums.astype(np.int64)
-    return found
+    near = _values(columns, sizes.astype(np.float64))
+    if np.any(np.abs(near) >= 2.0**61):
+        raise OverflowError("a number of a bound list has more than 61 bits")
+    return _values(columns, sizes).astype(np.int64)
 
 
-def _runs_of(combine: np.ufunc, items: Numbers, columns: Columns, ends: str) -> Numbers:
+def _values(columns: Columns, sizes: Numbers) -> Numbers:
+    multiplied = sizes[columns["product_symbols"]]
+    products = _of_runs(np.multiply, multiplied, columns["product_ends"])
+    terms = columns["term_factors"] * products[columns["term_products"]]
+    return columns["form_constants"] + _of_runs(np.add, terms, columns["term_ends"])
+
+
+def _of_runs(combine: np.ufunc, items: Numbers, ends: Numbers) -> Numbers:
     """Return what `combine` makes of each run of items; 0 of an empty run."""
-    stops = columns[ends].astype(np.int64)
-    starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)
+    stops = ends.astype(np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
     found = np.zeros(len(stops), items.dtype)
     there = starts < stops
     if np.any(there):

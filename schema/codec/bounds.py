@@ -7,7 +7,7 @@ from kvc.schema.bounds import (
     Bounds,
     Columns,
 )
-from kvc.schema.codec.records import Record, TableReader
+from kvc.schema.codec.records import Record, TableReader, octets
 
 
 def bounds_record(bounds: Bounds) -> Record:
@@ -16,6 +16,7 @@ def bounds_record(bounds: Bounds) -> Record:
         "Bounds",
         {
             "kernels_version": bounds.kernels_version,
+            "identity": octets(bounds.identity),
             "kernels": list(bounds.kernels),
             **bounds.columns,
             "lists": [_list_record(one) for one in bounds.lists],
@@ -32,6 +33,7 @@ def read_bounds(table: TableReader) -> Bounds:
     """Return the bound lists in a table that the structural verifier has accepted."""
     return Bounds(
         kernels_version=table.number("kernels_version"),
+        identity=table.octets("identity"),
         kernels=tuple(table.texts("kernels")),
         columns=Columns({name: table.vector(name) for name in TABLE_COLUMNS}),
         lists=tuple(
