@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 8361a2dc8171caf2cff06cf16ff8071f760cfdda162b44990d44bc0a240b4147
+# sha256 of program.fbs: 317ab8a13b0bf089862d47ffe60904156531f1b826a2cdb2112edbd53b645f84
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -48,6 +48,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('integers', 'vector of scalar', 'uint32', 4, False, 0),
         ('number_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('numbers', 'vector of scalar', 'float64', 8, False, 0),
+        ('varied_numbers', 'vector of scalar', 'uint32', 4, False, 0),
+        ('varied_forms', 'vector of scalar', 'uint32', 4, False, 0),
         ('inputs', 'vector of scalar', 'uint32', 4, False, 0),
         ('outputs', 'vector of scalar', 'uint32', 4, False, 0),
     ),

@@ -8,7 +8,7 @@ mean. `evaluate_forms` returns the numbers that forms have at some sizes.
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ TABLE_COLUMNS: Final = (
 LIST_COLUMNS: Final = (
     "lowers", "uppers", "cursor_fields", "cursor_counts", "step_kernels",
     "operand_ends", "operands", "integer_ends", "integers", "number_ends", "numbers",
-    "inputs", "outputs",
+    "varied_numbers", "varied_forms", "inputs", "outputs",
 )  # fmt: skip
 
 
@@ -128,13 +128,14 @@ def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:
     Raises:
         OverflowError: a value has more than 61 bits.
     """
-    near = _values(columns, sizes.astype(np.float64))
+    near: NDArray[np.float64] = _values(columns, sizes.astype(np.float64))
     if np.any(np.abs(near) >= 2.0**61):
         raise OverflowError("a number of a bound list has more than 61 bits")
-    return _values(columns, sizes).astype(np.int64)
+    exact: Ints = _values(columns, sizes)
+    return exact
 
 
-def _values(columns: Columns, sizes: Numbers) -> Numbers:
+def _values(columns: Columns, sizes: Any) -> Any:  # noqa: ANN401  int64 or float64
     multiplied = sizes[columns["product_symbols"]]
     products = _of_runs(np.multiply, multiplied, columns["product_ends"])
     terms = columns["term_factors"] * products[columns["term_products"]]
