@@ -7,6 +7,7 @@ namespace kvc::lib {
 namespace {
 
 constexpr int kMostDepth = 64;
+constexpr size_t kMostMembers = 10000;  // each new key is compared with all others
 
 class Reader {
  public:
@@ -77,7 +78,8 @@ class Reader {
       skip_spaces();
       std::string key;
       if (next_ == end_ || *next_ != '"' || !string(&key)) return false;
-      if (found->find(key.c_str()) != nullptr || !take(':')) return false;
+      if (found->members.size() == kMostMembers || found->find(key.c_str()) != nullptr) return false;
+      if (!take(':')) return false;
       found->members.emplace_back(key, Json());
       if (!value(&found->members.back().second, depth + 1)) return false;
     } while (take(','));
