@@ -68,7 +68,7 @@ class MethodReader {
       const Type& type = type_of(inputs.Get(i));
       const bool borrowed = storage(inputs.Get(i)) == StorageKind::CALLER;
       const std::string name = text_in(table_.input_names()->Get(i));
-      made_.inputs.push_back(Input{name, type, borrowed, false, -1, {}});
+      made_.inputs.push_back(Input{name, type, borrowed});
     }
   }
 
@@ -91,7 +91,7 @@ class MethodReader {
 
   void read_accesses(const stored::Accesses& table) {
     const size_t count = table.roots()->size();
-    const bool alike = table.modes()->size() == count && table.axes()->size() == count &&
+    const bool alike = table.modes()->size() == count &&
                        table.size_kinds()->size() == count && table.sizes()->size() == count;
     require(alike, kWhere, "accesses lack parts");
     check_ids(*table.roots(), graph_.value_types()->size(), kWhere);
@@ -105,29 +105,14 @@ class MethodReader {
     const auto kind = static_cast<stored::DimKind>(table.size_kinds()->Get(i));
     const Dim size = pool_.dim(kind, table.sizes()->Get(i), kWhere);
     const bool lengthens = mode == AccessMode::kAppend || mode == AccessMode::kReplace;
-    const int axis = table.axes()->Get(i);
-    if (storage(root) == StorageKind::STATE) {
-      const auto state = static_cast<int>(graph_.value_places()->Get(root));
-      const bool grows = program_.states[static_cast<size_t>(state)].kind == StateKind::kAppend;
-      require(grows || !lengthens, kWhere, "a state grows that has no length");
-      const auto& writes = made_.writes;
-      const bool declared = std::find(writes.begin(), writes.end(), state) != writes.end();
-      require(declared, kWhere, "a state is written that is not declared so");
-      made_.written.push_back(Write{state, mode, size});
-      return;
-    }
-    for (uint32_t input = 0; input < graph_.inputs()->size(); ++input) {
-      if (graph_.inputs()->Get(input) != root) continue;
-      Input& own = made_.inputs[input];
-      if (!lengthens) {
-        own.mutated = true;
-        continue;
-      }
-      const bool fits = axis < static_cast<int>(own.type.dims.size());
-      require(fits && (own.grows < 0 || own.grows == axis), kWhere, "an input grows in two ways");
-      own.grows = axis;
-      own.reach.push_back(size);
-    }
+    if (storage(root) != StorageKind::STATE) return;
+    const auto state = static_cast<int>(graph_.value_places()->Get(root));
+    const bool grows = program_.states[static_cast<size_t>(state)].kind == StateKind::kAppend;
+    require(grows || !lengthens, kWhere, "a state grows that has no length");
+    const auto& writes = made_.writes;
+    const bool declared = std::find(writes.begin(), writes.end(), state) != writes.end();
+    require(declared, kWhere, "a state is written that is not declared so");
+    made_.written.push_back(Write{state, mode, size});
   }
 
   const stored::Method& table_;

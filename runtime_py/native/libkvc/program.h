@@ -54,10 +54,7 @@ struct Write {
 struct Input {
   std::string name;
   Type type;
-  bool borrowed;  // lies in the caller's array
-  bool mutated;   // its elements are written over
-  int grows;      // the axis along which the method extends it, or -1
-  std::vector<Dim> reach;  // the lengths that it has then
+  bool borrowed;  // lies in the caller's array; such methods have no bound lists
 };
 
 // A value that is a field of a cursor.
