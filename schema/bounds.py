@@ -66,6 +66,10 @@ class Columns(Mapping[str, Numbers]):
     def _bytes(self) -> dict[str, bytes]:
         return {name: array.tobytes() for name, array in self._arrays.items()}
 
+    def ints(self, name: str) -> Ints:
+        """Return a column of integers, int64."""
+        return self._arrays[name].astype(np.int64)
+
     @property
     def nbytes(self) -> int:
         """Return how many bytes the arrays take."""
@@ -85,10 +89,6 @@ class BoundList:
     method: int
     scratch_nbytes: int
     columns: Columns
-
-    def ints(self, name: str) -> Ints:
-        """Return a column of integers, int64."""
-        return self.columns[name].astype(np.int64)
 
 
 @frozen
@@ -112,7 +112,7 @@ class Bounds:
     def find(self, method: int, sizes: Ints) -> BoundList | None:
         """Return the first list of a method for the sizes of all symbols, or None."""
         for one in self.lists:
-            lowers, uppers = one.ints("lowers"), one.ints("uppers")
+            lowers, uppers = one.columns.ints("lowers"), one.columns.ints("uppers")
             if one.method == method and np.all((lowers <= sizes) & (sizes <= uppers)):
                 return one
         return None
@@ -126,20 +126,23 @@ def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:
         sizes: the size of each symbol, then the lengths of callers' arrays, int64.
 
     Raises:
-        OverflowError: a value has more than 61 bits.
+        OverflowError: a value that follows sizes has more than 61 bits.
     """
-    near: NDArray[np.float64] = _values(columns, sizes.astype(np.float64))
-    if np.any(np.abs(near) >= 2.0**61):
+    constants, factors = columns["form_constants"], sizes.astype(np.float64)
+    varied = np.diff(columns.ints("term_ends"), prepend=0) > 0
+    near = constants.astype(np.float64) + _sums(columns, factors)
+    if np.any(np.abs(near[varied]) >= 2.0**61):
         raise OverflowError("a number of a bound list has more than 61 bits")
-    exact: Ints = _values(columns, sizes)
-    return exact
+    found: Ints = constants + _sums(columns, sizes)
+    return found
 
 
-def _values(columns: Columns, sizes: Any) -> Any:  # noqa: ANN401  int64 or float64
+def _sums(columns: Columns, sizes: Any) -> Any:  # noqa: ANN401  int64 or float64
+    """Return the sum of the terms of each form."""
     multiplied = sizes[columns["product_symbols"]]
     products = _of_runs(np.multiply, multiplied, columns["product_ends"])
     terms = columns["term_factors"] * products[columns["term_products"]]
-    return columns["form_constants"] + _of_runs(np.add, terms, columns["term_ends"])
+    return _of_runs(np.add, terms, columns["term_ends"])
 
 
 def _of_runs(combine: np.ufunc, items: Numbers, ends: Numbers) -> Numbers:

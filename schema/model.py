@@ -339,6 +339,7 @@ class Program:
         metadata: the user's own settings: JSON text by name.
         variants: the methods as other recipes compile them. `methods` and `delegates`
             are for the recipe of the provenance. All else is the same for all recipes.
+        bounds: the methods as bound lists, None if there are none.
     """
 
     provenance: Provenance
@@ -367,6 +368,7 @@ class Program:
                 symbols=one.symbols,
                 methods=one.methods,
                 delegates=one.delegates,
+                bounds=None,
             )
             for one in self.variants
         )

@@ -8,9 +8,9 @@ operands.
 import ctypes
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise, starmap
 from typing import Final, NoReturn
 
 import numpy as np
@@ -63,6 +63,22 @@ class Failure:
     facts: tuple[int, ...]
 
 
+@frozen
+class Call:
+    """A step as it was added: its kernel's name and arguments; see kernels.h.
+
+    Attributes:
+        kernel: the name of the kernel.
+        operands: the arrays, results first; None for one that is left out.
+        integers, numbers: the arguments that are no arrays.
+    """
+
+    kernel: str
+    operands: tuple[Array | None, ...]
+    integers: tuple[int, ...]
+    numbers: tuple[float, ...]
+
+
 class Question(ctypes.Structure):
     """A query to another native library about its last run; see libraries.cc.
 
@@ -99,7 +115,8 @@ class Steps:
 
     def __init__(self, library: Library, threads: int, lent: int = 0) -> None:
         self.library, self.threads, self.lent = library, threads, lent
-        self._described: dict[int, tuple[Array, bytes]] = {}  # by id; kept alive
+        self._described: dict[int, bytes] = {}  # by id of the array
+        self._arrays: list[Array | None] = []  # one for each operand; kept alive
         self._tensors: list[bytes] = []
         self._integers: list[int] = []
         self._numbers: list[float] = []
@@ -107,6 +124,7 @@ class Steps:
         self._questions: list[Question] = []  # kept alive
         self._memory: tuple[Array, ...] = ()
         self._settled: Array | None = None
+        self._counts = 0, 0  # of integers and numbers, once settled
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -122,6 +140,7 @@ class Steps:
         """Add a call of a kernel; None in `tensors` stands for an omitted operand."""
         places = len(self._tensors), len(self._integers), len(self._numbers)
         self._steps.append((self.library.kernel(kernel), len(tensors), *places))
+        self._arrays += tensors
         self._tensors += [self._describe(tensor) for tensor in tensors]
         self._integers += integers
         self._numbers += numbers
@@ -158,9 +177,25 @@ class Steps:
         steps["integers"] = columns[:, 3] * 8 + address_of(integers)
         steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
         self._memory = tensors, integers, numbers
+        self._counts = len(self._integers), len(self._numbers)
         self._tensors, self._integers, self._numbers = [], [], []
         self._settled = steps
         return steps
+
+    def calls(self) -> Iterator["Call"]:
+        """Yield all steps as they were added."""
+        self.settle()
+        _, integers, numbers = self._memory
+        last = (0, 0, len(self._arrays), self._counts[0], self._counts[1])
+        for step, after in pairwise([*self._steps, last]):
+            kernel, _, *places = step
+            tensors, ints, floats = starmap(slice, zip(places, after[2:], strict=True))
+            yield Call(
+                self.library.name_of(kernel),
+                tuple(self._arrays[tensors]),
+                tuple(integers[ints].tolist()),
+                tuple(numbers[floats].tolist()),
+            )
 
     def addresses(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
         """Return the addresses of all operands, uint64 [operands], to be changed."""
@@ -173,8 +208,8 @@ class Steps:
             return _NO_TENSOR
         found = self._described.get(id(array))
         if found is None:
-            found = self._described[id(array)] = array, _described(array)
-        return found[1]
+            found = self._described[id(array)] = _described(array)
+        return found
 
 
 @frozen

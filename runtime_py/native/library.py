@@ -57,6 +57,7 @@ class Library:
         )
         self._run.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
+        self._names: dict[int, str] = {}
 
     def use(self, processor: str) -> None:
         """Set the instruction set that kernels use in this process.
@@ -79,6 +80,12 @@ class Library:
             found = self._kernels[name] = self._find(name.encode())
             assert found >= 0, f"no kernel for {name}"
         return found
+
+    def name_of(self, kernel: int) -> str:
+        """Return the name of a kernel whose number `kernel` has returned."""
+        if len(self._names) < len(self._kernels):
+            self._names = {number: name for name, number in self._kernels.items()}
+        return self._names[kernel]
 
     def has(self, name: str) -> bool:
         """Tell whether an operator has a kernel."""

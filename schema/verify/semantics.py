@@ -26,6 +26,7 @@ from kvc.schema.uses import (
 )
 from kvc.schema.verify import limits
 from kvc.schema.verify.blocks import check_blocks
+from kvc.schema.verify.bounds import check_bounds
 from kvc.schema.verify.cursors import CursorChecker
 from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.graphs import GraphChecker
@@ -259,6 +260,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     check_variants(program, report)
     check_adapted(program, report)
     check_slots(program, report)
+    check_bounds(program, report)
     for number, body in enumerate(program.bodies):
         within = f"variant {body.provenance.recipe!r}, " if number else ""
         _check_code(body, Reporter(path, within), thorough)

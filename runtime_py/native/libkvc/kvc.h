@@ -90,8 +90,6 @@ typedef struct kvc_array {
   int32_t dtype;  // kvc_dtype
   int32_t rank;
   int64_t dims[KVC_MOST_DIMS];
-  int64_t reserved;  // of an input that a method extends: how long its memory is along the axis
-                     // that grows; 0 if it has no spare room
 } kvc_array;
 
 // A dim as a method or a state declares it. A number has equal bounds. Any other is an
@@ -107,7 +105,6 @@ typedef struct kvc_type {
   int32_t dtype;
   int32_t rank;
   kvc_dim dims[KVC_MOST_DIMS];
-  int32_t borrowed;  // of an input: 1 if the method writes into the caller's array
 } kvc_type;
 
 typedef struct kvc_method {
