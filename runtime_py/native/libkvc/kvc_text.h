@@ -1,0 +1,45 @@
+// The C interface of libkvc's tokenizer, for bundles that hold a byte-level tokenizer.json, as GPT-2,
+// Llama 3, Qwen 2 and SmolLM2 have it. Tokens are those of the package tokenizers of Python. Files
+// of other kinds are refused with KVC_UNSUPPORTED_TOKENIZER; the text says why.
+#ifndef KVC_TEXT_H
+#define KVC_TEXT_H
+
+#include "kvc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvc_tokenizer kvc_tokenizer;
+typedef struct kvc_spelling kvc_spelling;
+
+// Reads the bytes of a tokenizer.json, such as kvc_get_file gives them; they are not kept.
+KVC_PUBLIC kvc_code kvc_tokenizer_open(const void* json, size_t nbytes, kvc_tokenizer** tokenizer,
+                                       kvc_error* error);
+// Frees a tokenizer, after its spellings; null does nothing.
+KVC_PUBLIC void kvc_tokenizer_close(kvc_tokenizer* tokenizer);
+// Gives the tokens of a text, valid until the next call with this tokenizer. Names of special
+// tokens in the text become these tokens. `special` tells whether to put those around the text that
+// the tokenizer has for that: 1 where a session begins, 0 elsewhere.
+KVC_PUBLIC kvc_code kvc_tokenizer_encode(kvc_tokenizer* tokenizer, const char* text, size_t nbytes,
+                                         int32_t special, const int64_t** tokens, int64_t* count,
+                                         kvc_error* error);
+
+// Turns tokens into text, one by one. `stop_strings` is a JSON list of strings that end the text,
+// such as kvc_generator_stop_strings gives it, or null.
+KVC_PUBLIC kvc_code kvc_spelling_open(const kvc_tokenizer* tokenizer, const char* stop_strings,
+                                      kvc_spelling** spelling, kvc_error* error);
+KVC_PUBLIC void kvc_spelling_close(kvc_spelling* spelling);
+// Adds a token; returns new text that later tokens cannot change, whole characters, valid until the
+// next call. Special tokens have no text. Text that may begin a stop string waits.
+KVC_PUBLIC const char* kvc_spelling_push(kvc_spelling* spelling, int64_t token);
+// Whether a stop string has been found. It and what follows are left out.
+KVC_PUBLIC int32_t kvc_spelling_stopped(const kvc_spelling* spelling);
+// Ends the text; returns the rest of it. The next token begins another text.
+KVC_PUBLIC const char* kvc_spelling_finish(kvc_spelling* spelling);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVC_TEXT_H
