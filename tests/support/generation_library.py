@@ -80,17 +80,23 @@ def compiler() -> str | None:
     return shutil.which("c++")
 
 
-@cache
-def library() -> ctypes.CDLL:
-    """Build and load the library; it needs neither kernels nor bundles."""
-    path = Path(mkdtemp(prefix="kvc-generation-")) / "libgeneration.so"
-    sources = [str(LIBKVC / f"{name}.cc") for name in _SOURCES]
+def built(name: str, sources: Sequence[str]) -> ctypes.CDLL:
+    """Build some sources of libkvc as a library, and load it."""
+    path = Path(mkdtemp(prefix="kvc-")) / f"{name}.so"
+    files = [str(LIBKVC / f"{source}.cc") for source in sources]
     found = compiler()
     assert found is not None
-    command = [found, *_FLAGS, "-shared", *sources, "-o", str(path)]
+    command = [found, *_FLAGS, "-shared", *files, "-o", str(path)]
     subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(path))
     shutil.rmtree(path.parent)
+    return loaded
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Build and load the library; it needs neither kernels nor bundles."""
+    loaded = built("libgeneration", _SOURCES)
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     loaded.kvc_sampler_begin.argtypes = (pointer, pointer, count, count, pointer)
     tokens = (pointer, count)

@@ -1,8 +1,9 @@
 """Write the classes of characters that libkvc's tokenizer needs.
 
 In: the package tokenizers, whose regular expressions tell which characters are letters,
-numbers and digits. Out: `runtime_py/native/libkvc/unicode_classes.inc`, ranges of code
-points. Run it again when the package changes its version of Unicode.
+numbers and digits, and whose normalizers tell how characters are composed. Out: tables
+in `runtime_py/native/libkvc/unicode_*.inc`. Run it again when the package changes its
+version of Unicode.
 """
 
 import unicodedata
@@ -10,14 +11,23 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 ROOT: Final = Path(__file__).parents[2]
 WRITTEN: Final = ROOT / "runtime_py/native/libkvc/unicode_classes.inc"
 _HEAD: Final = """\
 // Made by tools/dev/gen_unicode.py: do not edit. Ranges of code points, first and last.
 """
+COMPOSING: Final = WRITTEN.with_name("unicode_composing.inc")
+_TRIPLE_HEAD: Final = """\
+// Made by tools/dev/gen_unicode.py: do not edit. Classes: first and last
+// character, class. Decompositions: a character, and what it is made of.
+"""
 _COLUMNS: Final = 6
+_TRIPLES: Final = 5
+_NFC, _NFD = normalizers.NFC(), normalizers.NFD()
+
+Triple = tuple[int, int, int]
 
 
 def code_points() -> Iterator[int]:
@@ -41,27 +51,52 @@ def digits() -> set[int]:
     return _matched(pre_tokenizers.Digits(individual_digits=True))
 
 
-def composing() -> set[int]:
-    """Return characters that the form NFC may change, alone or beside others.
+def classes() -> dict[int, int]:
+    """Return the canonical combining class of each character that has one.
 
-    Also those that this Python's version of Unicode does not know.
+    Characters that this Python does not know have a class that orders them as the
+    package does: they are exchanged with marks of lower classes behind them.
     """
-    seconds = set[int]()
+    known = {code: unicodedata.combining(chr(code)) for code in code_points()}
+    marks = {number: chr(code) for code, number in known.items() if number}
+    ordered = sorted(marks)
+    for code in filter(_is_unknown, code_points()):
+        lower = [number for number in ordered if _moves(marks[number], chr(code))]
+        if lower:
+            known[code] = ordered[min(len(lower), len(ordered) - 1)]
+    return {code: number for code, number in known.items() if number}
+
+
+def _is_unknown(code: int) -> bool:
+    return unicodedata.category(chr(code)) == "Cn"
+
+
+def _moves(mark: str, letter: str) -> bool:
+    """Tell whether NFC moves a mark before a letter, which stands ahead of it."""
+    return _NFC.normalize_str(f"!{letter}{mark}") == f"!{mark}{letter}"
+
+
+def decompositions() -> tuple[list[Triple], list[Triple]]:
+    """Return what characters are made of: those that NFC composes, and the others.
+
+    Each is a character and one or two others, 0 for none. Hangul is left out.
+    """
+    composed, others = list[Triple](), list[Triple]()
     for code in code_points():
-        parts = unicodedata.decomposition(chr(code)).split()
-        if len(parts) == 2 and not parts[0].startswith("<"):
-            seconds.add(int(parts[1], 16))
-    jamo = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
-    return seconds | jamo | set(filter(_may_change, code_points()))
-
-
-def _may_change(code: int) -> bool:
-    letter = chr(code)
-    return (
-        unicodedata.category(letter) == "Cn"
-        or unicodedata.combining(letter) != 0
-        or not unicodedata.is_normalized("NFC", letter)
-    )
+        parts = _NFD.normalize_str(chr(code))
+        if parts == chr(code) or 0xAC00 <= code < 0xD7A4:
+            continue
+        if _NFC.normalize_str(chr(code)) == chr(code):
+            first = _NFC.normalize_str(parts[:-1])
+            assert len(first) == 1
+            composed.append((code, ord(first), ord(parts[-1])))
+        elif len(parts) < 3:
+            others.append((code, ord(parts[0]), ord(parts[1:] or "\0")))
+        else:
+            found = unicodedata.decomposition(chr(code)).split()
+            first, second = (*(int(part, 16) for part in found), 0)[:2]
+            others.append((code, first, second))
+    return composed, others
 
 
 def _matched(splitter: "pre_tokenizers.PreTokenizer") -> set[int]:
@@ -94,18 +129,48 @@ def table(name: str, codes: Iterable[int]) -> str:
     return "\n".join([f"const Range {name}[] = {{", *lines, "};\n"])
 
 
+def triples(name: str, items: Iterable[Triple]) -> str:
+    """Return the C++ table of triples."""
+    texts = [
+        f"{{{code:#x}, {first:#x}, {second:#x}}}," for code, first, second in items
+    ]
+    lines = [
+        "    " + " ".join(texts[at : at + _TRIPLES])
+        for at in range(0, len(texts), _TRIPLES)
+    ]
+    return "\n".join([f"const Triple {name}[] = {{", *lines, "};\n"])
+
+
 TABLES: Final[dict[str, Callable[[], set[int]]]] = {
     "kLetters": letters,
     "kNumbers": numbers,
     "kDigits": digits,
-    "kComposing": composing,
 }
+
+
+def class_ranges(found: dict[int, int]) -> Iterator[Triple]:
+    """Yield runs of characters of one class: the first, the last, the class."""
+    by_class: dict[int, list[int]] = {}
+    for code, number in found.items():
+        by_class.setdefault(number, []).append(code)
+    yield from sorted(
+        (first, last, number)
+        for number, codes in by_class.items()
+        for first, last in ranges_of(codes)
+    )
 
 
 def main() -> None:
     """Write the tables."""
     parts = [table(name, make()) for name, make in TABLES.items()]
     WRITTEN.write_text("\n".join([_HEAD, *parts]))
+    composed, others = decompositions()
+    parts = [
+        triples("kClasses", class_ranges(classes())),
+        triples("kComposed", composed),
+        triples("kDecomposed", others),
+    ]
+    COMPOSING.write_text("\n".join([_TRIPLE_HEAD, *parts]))
 
 
 if __name__ == "__main__":

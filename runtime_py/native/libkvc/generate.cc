@@ -37,6 +37,8 @@ Generator::Generator(Model& model, Settings settings)
 void Generator::generate(const Tokens& history, const int64_t* prompt, int64_t count,
                          kvc_on_token on_token, void* context, kvc_answer* answer) {
   *answer = {};
+  answer->pending = prompt;
+  answer->pending_count = std::max<int64_t>(count, 0);
   begin(history, prompt, count);
   try {
     if (most_ == 0) {

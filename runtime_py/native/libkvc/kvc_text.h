@@ -12,7 +12,11 @@ extern "C" {
 
 typedef struct kvc_tokenizer kvc_tokenizer;
 typedef struct kvc_spelling kvc_spelling;
+typedef struct kvc_turns kvc_turns;
 
+// Opens the tokenizer that a bundle names: its tokenizer.json, or its bytes. KVC_UNKNOWN_NAME if it
+// names none: its texts are token ids.
+KVC_PUBLIC kvc_code kvc_tokenizer_of(kvc_bundle* bundle, kvc_tokenizer** tokenizer, kvc_error* error);
 // Reads the bytes of a tokenizer.json, such as kvc_get_file gives them; they are not kept.
 KVC_PUBLIC kvc_code kvc_tokenizer_open(const void* json, size_t nbytes, kvc_tokenizer** tokenizer,
                                        kvc_error* error);
@@ -37,6 +41,21 @@ KVC_PUBLIC const char* kvc_spelling_push(kvc_spelling* spelling, int64_t token);
 KVC_PUBLIC int32_t kvc_spelling_stopped(const kvc_spelling* spelling);
 // Ends the text; returns the rest of it. The next token begins another text.
 KVC_PUBLIC const char* kvc_spelling_finish(kvc_spelling* spelling);
+
+// ---- Conversations.
+
+// Reads the texts around messages of a model's chat template, the JSON that `kvc chat MODEL.kvc
+// --turns FILE` writes, so that no template has to run.
+KVC_PUBLIC kvc_code kvc_turns_open(const void* json, size_t nbytes, kvc_turns** turns,
+                                   kvc_error* error);
+KVC_PUBLIC void kvc_turns_close(kvc_turns* turns);
+// Gives the text of a turn, from the end of the last answer to the beginning of the next one, valid
+// until the next call. Only the first turn has a system message, or null. Encode it without special
+// tokens.
+KVC_PUBLIC kvc_code kvc_turns_text(kvc_turns* turns, int32_t is_first, const char* system,
+                                   const char* said, const char** text, kvc_error* error);
+// The tokens that end an answer, a JSON list, for the setting stop_tokens.
+KVC_PUBLIC const char* kvc_turns_stop_tokens(const kvc_turns* turns);
 
 #ifdef __cplusplus
 }

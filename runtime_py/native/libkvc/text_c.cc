@@ -1,18 +1,16 @@
-// The C functions of kvc_text.h.
+// The C functions of kvc_text.h that turn text into tokens, and tokens into text.
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "errors.h"
-#include "kvc_text.h"
-#include "tokenizer.h"
+#include "text.h"
 
 using kvc::lib::fail;
 using kvc::lib::Json;
 using kvc::lib::text::ByteJoiner;
 using kvc::lib::text::Tokenizer;
-using kvc::lib::text::Tokens;
 
 namespace {
 
@@ -82,11 +80,6 @@ std::vector<std::string> strings_in(const char* json) {
 }
 
 }  // namespace
-
-struct kvc_tokenizer {
-  Tokenizer tokenizer;
-  Tokens tokens;
-};
 
 struct kvc_spelling {
   const Tokenizer& tokenizer;

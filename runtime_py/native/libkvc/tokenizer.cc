@@ -4,6 +4,7 @@
 #include <queue>
 
 #include "errors.h"
+#include "nfc.h"
 
 namespace kvc::lib::text {
 namespace {
@@ -79,6 +80,10 @@ bool names_of(const Json& merge, std::string* left, std::string* right) {
 }
 
 }  // namespace
+
+Tokenizer::Tokenizer() : bytes_(256), is_bytes_(true) {
+  for (int byte = 0; byte < 256; ++byte) bytes_[byte] = static_cast<char>(byte);
+}
 
 Tokenizer::Tokenizer(const char* json, size_t nbytes) {
   Json root;
@@ -178,6 +183,7 @@ void Tokenizer::read_added(const Json* added) {
     }
     name_bytes(made.name, made.token, is_special);
     const bool late = normalized == nullptr ? !is_special : normalized->truth;
+    if (late && composes_) compose(&made.characters);
     added_[late].push_back(made);
   }
   // The longest name comes first where several fit.
@@ -229,13 +235,11 @@ const std::string& Tokenizer::bytes_of(int64_t token) const {
 }
 
 Tokens Tokenizer::encode(const char* text, size_t nbytes, bool special) const {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(text);
+  if (is_bytes_) return Tokens(bytes, bytes + nbytes);
   Characters characters;
   if (!characters_of(text, nbytes, &characters)) {
     fail(KVC_BAD_ARGUMENT, "the text is not UTF-8");
-  }
-  if (composes_ && std::any_of(characters.begin(), characters.end(), is_composing)) {
-    fail(KVC_UNSUPPORTED_TOKENIZER, "the text has characters that Unicode's form NFC may change, such as "
-         "combining marks, which this tokenizer asks for and libkvc does not know; compose them before");
   }
   Tokens made = special ? before_ : Tokens();
   encode_part(characters, 0, characters.size(), 0, &made);
@@ -243,9 +247,21 @@ Tokens Tokenizer::encode(const char* text, size_t nbytes, bool special) const {
   return made;
 }
 
-// Encodes a part of a text: added tokens of a pass, and what lies between them by the next pass.
+// Encodes a part of a text. Only added tokens of the first pass are found in it as it is.
 void Tokenizer::encode_part(const Characters& text, size_t first, size_t end, size_t pass,
                             Tokens* made) const {
+  if (pass == 1 && composes_) {
+    Characters composed(text.begin() + first, text.begin() + end);
+    compose(&composed);
+    find_added(composed, 0, composed.size(), pass, made);
+    return;
+  }
+  find_added(text, first, end, pass, made);
+}
+
+// Encodes a part of a text: added tokens of a pass, and what lies between them by the next one.
+void Tokenizer::find_added(const Characters& text, size_t first, size_t end, size_t pass,
+                           Tokens* made) const {
   if (pass == std::size(added_)) {
     splitting_.split(text, first, end, [&](size_t begin, size_t after) { encode_word(text, begin, after, made); });
     return;

@@ -18,6 +18,8 @@ using Tokens = std::vector<int64_t>;
 
 class Tokenizer {
  public:
+  // Its tokens are the bytes of a text.
+  Tokenizer();
   // Reads a file; throws `Error`.
   Tokenizer(const char* json, size_t nbytes);
 
@@ -55,6 +57,7 @@ class Tokenizer {
   void name_bytes(const std::string& name, int64_t token, bool is_special);
 
   void encode_part(const Characters& text, size_t first, size_t end, size_t pass, Tokens* made) const;
+  void find_added(const Characters& text, size_t first, size_t end, size_t pass, Tokens* made) const;
   const Added* added_at(const Characters& text, size_t at, size_t end, size_t pass) const;
   void encode_word(const Characters& text, size_t first, size_t end, Tokens* made) const;
   void merge(std::vector<Part>& parts) const;
@@ -67,6 +70,7 @@ class Tokenizer {
   int32_t of_byte_[256];                   // the token of each byte, -1 for none
   Splitting splitting_;
   Tokens before_, after_;
+  bool is_bytes_ = false;
   bool composes_ = false;                  // the form NFC is asked for
   bool whole_words_ = false;               // a word of the vocabulary is not merged
 };

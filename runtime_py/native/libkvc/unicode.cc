@@ -38,8 +38,6 @@ bool is_space(uint32_t c) {
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool is_composing(uint32_t c) { return c >= 0x80 && is_in(kComposing, c); }
-
 bool characters_of(const char* text, size_t nbytes, Characters* found) {
   found->clear();
   found->reserve(nbytes);

@@ -13,7 +13,6 @@ bool is_letter(uint32_t character);     // \p{L}
 bool is_number(uint32_t character);     // \p{N}
 bool is_digit(uint32_t character);      // numeric, in the version of Unicode that `Digits` has
 bool is_space(uint32_t character);      // \s
-bool is_composing(uint32_t character);  // whether the form NFC may change it, or its neighbours
 
 // The characters of a text of UTF-8. Returns false if it is not UTF-8.
 bool characters_of(const char* text, size_t nbytes, Characters* found);

@@ -116,6 +116,7 @@ def test_a_prompt_without_room_is_refused_before_anything_runs(program):
         ):
             generator.generate(range(17))
         assert session.position == 0
+        assert generator.pending == list(range(17))
 
 
 def test_a_prompt_without_tokens_is_refused(program):

@@ -105,10 +105,9 @@ def test_tokens_are_those_of_python(case):
         before = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 12))]
         try:
             wanted = python_settings(settings, config)
-        except KvcError as error:
+        except KvcError:
             with pytest.raises(Refused, match="do_sample is true"):
                 Sampler(settings, config)
-            assert "do_sample is True" in str(error)
             continue
         rules = processors_of(wanted, len(before), len(before))
         chooser = Chooser(wanted, before, 0, rules)
