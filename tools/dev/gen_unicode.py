@@ -54,21 +54,23 @@ def digits() -> set[int]:
 def classes() -> dict[int, int]:
     """Return the canonical combining class of each character that has one.
 
-    Characters that this Python does not know have a class that orders them as the
-    package does: they are exchanged with marks of lower classes behind them.
+    The package's version of Unicode may be another than Python's. So a class is that of
+    a mark that has always been there, in whose place NFC puts the character.
     """
-    known = {code: unicodedata.combining(chr(code)) for code in code_points()}
-    marks = {number: chr(code) for code, number in known.items() if number}
-    ordered = sorted(marks)
-    for code in filter(_is_unknown, code_points()):
-        lower = [number for number in ordered if _moves(marks[number], chr(code))]
-        if lower:
-            known[code] = ordered[min(len(lower), len(ordered) - 1)]
-    return {code: number for code, number in known.items() if number}
-
-
-def _is_unknown(code: int) -> bool:
-    return unicodedata.category(chr(code)) == "Cn"
+    marks = dict[int, str]()
+    for code in code_points():
+        marks.setdefault(unicodedata.combining(chr(code)), chr(code))
+    del marks[0]
+    first, *others = sorted(marks)
+    others = [number for number in others if _moves(marks[first], marks[number])]
+    made = {}
+    for code in code_points():
+        if _moves(marks[first], chr(code)):
+            lower = [number for number in others if _moves(marks[number], chr(code))]
+            made[code] = others[len(lower)] if len(lower) < len(others) else lower[-1]
+        elif _moves(chr(code), marks[others[0]]):
+            made[code] = first
+    return made
 
 
 def _moves(mark: str, letter: str) -> bool:
