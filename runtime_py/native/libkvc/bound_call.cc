@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "bundle.h"
-#include "step_checks.h"
 #include "tables.h"
 
 namespace kvc::lib {
@@ -32,15 +31,15 @@ int64_t BoundCall::value(uint32_t form) const {
 
 void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
                      const StateMemory& memory, uint8_t* scratch) {
-  method = -1;  // until all is bound
   bundle_ = &bundle;
+  method = list.method;
   table_ = bundle.lists().table;
+  list_ = list.table;
   at_ = &memory;
+  at_id_ = memory.id;
   scratch_ = scratch;
   scratch_nbytes_ = list.scratch_nbytes;
   sizes = at;
-  const int bound = list.method;
-  method = bound;
   const stored::BoundList& from = *list.table;
   evaluate_forms(*table_, sizes, &products_, &values_);
   lay_out_own(list);
@@ -72,10 +71,8 @@ void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
                      integers_.data() + run_of(*from.integer_ends(), i).begin,
                      numbers_.data() + run_of(*from.number_ends(), i).begin};
   }
-  method = -1;
-  const int checked = bound;
-  method = checked;
-  check(bundle, list, memory);
+  note_regions(memory);
+  checks_.run(steps_, bundle.program().methods[static_cast<size_t>(method)].name);
 }
 
 void BoundCall::lay_out_own(const ListEntry& list) {
@@ -162,10 +159,8 @@ void BoundCall::place(uint32_t operand, const StateMemory& memory, Tensor* tenso
   int64_t held = 0;
   switch (region) {
     case Region::kConstant: {
-      const NamedData& named = bundle_->program().names[number];
       base = const_cast<uint8_t*>(bundle_->constant(static_cast<int>(number)));
-      held = dtype_nbytes(named.type.dtype);
-      for (const Dim& dim : named.type.dims) held *= dim.value;
+      held = bundle_->constant_nbytes(static_cast<int>(number));
       if (constants_.empty() || constants_.back() != static_cast<int>(number)) {
         constants_.push_back(static_cast<int>(number));
       }
@@ -198,44 +193,39 @@ void BoundCall::place(uint32_t operand, const StateMemory& memory, Tensor* tenso
 }
 
 void BoundCall::move(const StateMemory& memory) {
-  if (at_ == &memory) return;
+  if (at_id_ == memory.id) return;
   for (const Moved& one : moved_) one.tensor->data = memory.base(one.state) + one.offset;
   at_ = &memory;
+  at_id_ = memory.id;
 }
 
-void BoundCall::check(Bundle& bundle, const ListEntry& list, const StateMemory& memory) {
-  StepChecks checks(steps_);
-  checks.count_settings(*list.table->integer_ends(), *list.table->number_ends());
-  std::sort(constants_.begin(), constants_.end());
-  constants_.erase(std::unique(constants_.begin(), constants_.end()), constants_.end());
+void BoundCall::note_regions(const StateMemory& memory) {
+  checks_.clear();
+  for (uint32_t i = 0; i < steps_.size(); ++i) {
+    const Run integers = run_of(*list_->integer_ends(), i);
+    const Run numbers = run_of(*list_->number_ends(), i);
+    checks_.add_step(integers.end - integers.begin, numbers.end - numbers.begin);
+  }
+  std::sort(constants_.begin(), constants_.end(),
+            [&](int a, int b) { return bundle_->constant(a) < bundle_->constant(b); });
+  const uint8_t* last = nullptr;  // several names may have one blob
   for (const int name : constants_) {
-    const NamedData& named = bundle.program().names[static_cast<size_t>(name)];
-    int64_t nbytes = dtype_nbytes(named.type.dtype);
-    for (const Dim& dim : named.type.dims) nbytes *= dim.value;
-    checks.add_region(bundle.constant(name), nbytes, false);
+    const uint8_t* begin = bundle_->constant(name);
+    if (begin != last) checks_.add_region(begin, bundle_->constant_nbytes(name), false);
+    last = begin;
   }
   for (size_t i = 0; i < memory.count(); ++i) {
     const int state = static_cast<int>(i);
-    checks.add_region(memory.base(state), memory.layout(state).nbytes, true);
+    checks_.add_region(memory.base(state), memory.layout(state).nbytes, true);
   }
-  checks.add_region(scratch_, static_cast<int64_t>(scratch_nbytes_), true);
-  for (const CursorMemory& one : cursors_) checks.add_region(one.at, one.count * 8, false);
-  for (const Filled& one : filled_) checks.add_region(one.at, one.count * 8, false);
-  checks.run(bundle.program().methods[static_cast<size_t>(method)].name);
+  checks_.add_region(scratch_, static_cast<int64_t>(scratch_nbytes_), true);
+  for (const CursorMemory& one : cursors_) checks_.add_region(one.at, one.count * 8, false);
+  for (const Filled& one : filled_) checks_.add_region(one.at, one.count * 8, false);
 }
 
-bool BoundCall::writes_before(int32_t end, int state) const {
-  for (const Moved& one : moved_) {
-    if (one.state != state || one.tensor < tensors_.data() ||
-        one.tensor >= tensors_.data() + tensors_.size()) {
-      continue;
-    }
-    for (int32_t i = 0; i < end; ++i) {
-      const int64_t place = one.tensor - steps_[static_cast<size_t>(i)].tensors;
-      if (place >= 0 && place < result_count(steps_[static_cast<size_t>(i)])) return true;
-    }
-  }
-  return false;
+bool BoundCall::is_written(int32_t count, int state) {
+  note_regions(*at_);
+  return checks_.is_written(steps_, count, at_->base(state));
 }
 
 }  // namespace kvc::lib

@@ -7,6 +7,7 @@
 #include "../kernels.h"
 #include "bound_tables.h"
 #include "state_memory.h"
+#include "step_checks.h"
 
 namespace kvc::lib {
 
@@ -37,8 +38,8 @@ class BoundCall {
   std::vector<CursorMemory>& cursors() { return cursors_; }
   const Tensor& input(size_t i) const { return inputs_[i]; }
   const Tensor& output(size_t i) const { return outputs_[i]; }
-  // Whether a step before `end` writes a state.
-  bool writes_before(int32_t end, int state) const;
+  // Whether one of the first `count` steps writes a state of the session that it was last run for.
+  bool is_written(int32_t count, int state);
 
  private:
   struct Moved {
@@ -58,12 +59,14 @@ class BoundCall {
   // Fills dtype, dims and strides, and returns how many bytes from its first one it spans.
   int64_t describe(uint32_t operand, Tensor* tensor) const;
   void place(uint32_t operand, const StateMemory& memory, Tensor* tensor);
-  void check(Bundle& bundle, const ListEntry& list, const StateMemory& memory);
+  void note_regions(const StateMemory& memory);
   [[noreturn]] void refuse(const char* what) const;
 
   const stored::Bounds* table_ = nullptr;
   Bundle* bundle_ = nullptr;
+  const stored::BoundList* list_ = nullptr;
   const StateMemory* at_ = nullptr;
+  uint64_t at_id_ = 0;  // another session may get the address of one that was closed
   uint8_t* scratch_ = nullptr;
   uint64_t scratch_nbytes_ = 0;
   std::vector<int64_t> products_, values_;
@@ -76,6 +79,7 @@ class BoundCall {
   std::vector<int64_t> integers_;
   std::vector<double> numbers_;
   std::vector<Moved> moved_;
+  StepChecks checks_;
 };
 
 }  // namespace kvc::lib

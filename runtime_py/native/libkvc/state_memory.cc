@@ -1,5 +1,6 @@
 #include "state_memory.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "bundle.h"
@@ -11,6 +12,11 @@ namespace {
 constexpr int64_t kFar = int64_t{1} << 62;  // of counters, so that sums do not overflow
 constexpr int64_t kMostState = int64_t{1} << 40;
 constexpr int64_t kSpare = 4096;
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 }  // namespace
 
@@ -62,7 +68,7 @@ class StateMemory::StateStore : public Store {
 };
 
 StateMemory::StateMemory(Bundle& bundle, const Sizes& sizes, int64_t capacity)
-    : bundle_(bundle), program_(bundle.program()), sizes_(sizes), capacity_(capacity) {
+    : id(next_id()), bundle_(bundle), program_(bundle.program()), sizes_(sizes), capacity_(capacity) {
   lay_out();
   const size_t count = program_.states.size();
   size_t most_rows = 1;

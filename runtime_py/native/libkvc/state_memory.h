@@ -42,6 +42,7 @@ class StateMemory {
   // Makes this memory the same as other memory of equal sizes.
   void follow(const StateMemory& other);
 
+  const uint64_t id;             // of no other memory of the process
   std::vector<int64_t> lengths;  // of growing states
   std::vector<Rows> counted;     // of each cursor, the positions that the session counts
   std::string poisoned;          // what left states partly written, or ""
