@@ -381,7 +381,6 @@ void Caller::run(int method, const kvc_array* inputs, int32_t count, const kvc_a
     if (any) check_wanted(wanted, wanted_count);
   }
   if (entry.restarts) restart(entry, inputs_);
-  memory_.pending.clear();
   const int64_t excess = memory_.limited || bucketed_ ? count_excess(entry, inputs_) : 0;
   const std::vector<Chunk> pieces =
       excess > 0 ? plan_pieces(entry, excess) : std::vector<Chunk>();
@@ -390,6 +389,7 @@ void Caller::run(int method, const kvc_array* inputs, int32_t count, const kvc_a
   } else {
     run_pieces(pieces, inputs_);
   }
+  if (!entry.method->writes.empty()) memory_.pending.clear();
 }
 
 void Caller::find_shapes(int method, const kvc_array* inputs, int32_t count) {
