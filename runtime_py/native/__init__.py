@@ -106,6 +106,7 @@ class Steps:
         self._steps: list[tuple[int, int, int, int, int]] = []
         self._questions: list[Question] = []  # kept alive
         self._memory: tuple[Array, ...] = ()
+        self._counts = np.zeros((0, 2), np.int32)
         self._settled: Array | None = None
 
     def __len__(self) -> int:
@@ -158,9 +159,17 @@ class Steps:
         steps["integers"] = columns[:, 3] * 8 + address_of(integers)
         steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
         self._memory = tensors, integers, numbers
+        ends = [[len(self._integers), len(self._numbers)]]
+        places = np.concatenate([columns[:, 3:].astype(np.int32), ends])
+        self._counts = np.diff(places, axis=0).astype(np.int32)
         self._tensors, self._integers, self._numbers = [], [], []
         self._settled = steps
         return steps
+
+    def counts(self) -> Array:
+        """Return how many integers and numbers each step has, int32 [steps, 2]."""
+        self.settle()
+        return self._counts
 
     def addresses(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
         """Return the addresses of all operands, uint64 [operands], to be changed."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from checked_steps import all_steps_checked
 
 from kvc.runtime.native.library import find_library
 
@@ -15,3 +16,10 @@ def each_processor(request: pytest.FixtureRequest) -> Iterator[None]:
     library.use(request.param)
     yield
     library.use(kept)
+
+
+@pytest.fixture(autouse=True)
+def _steps_that_files_may_have() -> Iterator[None]:
+    """Check the steps of all tests here as those of a file would be."""
+    with all_steps_checked():
+        yield
