@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "folds.h"
 #include "kernels.h"
@@ -20,6 +21,14 @@ struct Placed {
   T value;
   int64_t index;
 };
+
+// An element as it is ordered. A byte of a file that stands for a bool may be neither 0 nor 1,
+// and what is sorted by such bytes as bools has no order: it would leave its memory.
+template <class T>
+T ordered(const T* x) {
+  if constexpr (std::is_same_v<T, bool>) return *reinterpret_cast<const uint8_t*>(x) != 0;
+  else return *x;
+}
 
 // Rows of x along an axis, and the same rows of two results.
 struct Ranked {
@@ -75,7 +84,7 @@ struct Ranked {
       if (row == nullptr) return;
       for (int64_t i = begin; i < end; ++i) {
         const T* at = x.as<const T>() + source(i);
-        for (int64_t j = 0; j < from.gone; ++j) row[j] = {at[j * read], j};
+        for (int64_t j = 0; j < from.gone; ++j) row[j] = {ordered(at + j * read), j};
         function(i, row);
       }
     });
@@ -152,8 +161,8 @@ bool median(const Step& step, const Context& context) {
     auto* row = static_cast<Placed<T>*>(context.workspace(n * sizeof(Placed<T>)));
     if (row == nullptr) return;
     int64_t i = 0;
-    over.each<T>(x, 0, [&](T value) {
-      row[i] = {value, i};
+    over.each<T>(x, 0, [&](const T& value) {
+      row[i] = {ordered(&value), i};
       ++i;
     });
     constexpr bool kFloat = std::numeric_limits<T>::has_quiet_NaN;

@@ -49,7 +49,7 @@ def regions_of(steps: Steps) -> list[np.ndarray]:
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([begin, end])
-    return [_bytes_at(begin, end - begin) for begin, end in merged]
+    return [bytes_at(begin, end - begin) for begin, end in merged]
 
 
 def breach_of(steps: Steps) -> Breach | None:
@@ -76,7 +76,7 @@ def all_steps_checked() -> Iterator[list[int]]:
         yield counts
 
 
-def _bytes_at(address: int, nbytes: int) -> np.ndarray:
+def bytes_at(address: int, nbytes: int) -> np.ndarray:
     memory = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
     holder = type("Memory", (), {"__array_interface__": {"version": 3, **memory}})
     return np.asarray(holder())
