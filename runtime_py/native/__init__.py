@@ -123,8 +123,8 @@ class Steps:
         self._steps: list[tuple[int, int, int, int, int]] = []
         self._questions: list[Question] = []  # kept alive
         self._memory: tuple[Array, ...] = ()
+        self._counts = np.zeros((0, 2), np.int32)  # of integers and numbers
         self._settled: Array | None = None
-        self._counts = 0, 0  # of integers and numbers, once settled
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -177,7 +177,9 @@ class Steps:
         steps["integers"] = columns[:, 3] * 8 + address_of(integers)
         steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
         self._memory = tensors, integers, numbers
-        self._counts = len(self._integers), len(self._numbers)
+        ends = [[len(self._integers), len(self._numbers)]]
+        places = np.concatenate([columns[:, 3:].astype(np.int32), ends])
+        self._counts = np.diff(places, axis=0).astype(np.int32)
         self._tensors, self._integers, self._numbers = [], [], []
         self._settled = steps
         return steps
@@ -186,7 +188,8 @@ class Steps:
         """Yield all steps as they were added."""
         self.settle()
         _, integers, numbers = self._memory
-        last = (0, 0, len(self._arrays), self._counts[0], self._counts[1])
+        settings = self._counts.sum(axis=0).tolist()
+        last = (0, 0, len(self._arrays), *settings)
         for step, after in pairwise([*self._steps, last]):
             kernel, _, *places = step
             tensors, ints, floats = starmap(slice, zip(places, after[2:], strict=True))
@@ -196,6 +199,11 @@ class Steps:
                 tuple(integers[ints].tolist()),
                 tuple(numbers[floats].tolist()),
             )
+
+    def counts(self) -> Array:
+        """Return how many integers and numbers each step has, int32 [steps, 2]."""
+        self.settle()
+        return self._counts
 
     def addresses(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
         """Return the addresses of all operands, uint64 [operands], to be changed."""

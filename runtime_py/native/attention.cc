@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "copies.h"
+#include "family_contracts.h"
 #include "kernels.h"
 #include "pool.h"
 #include "products.h"
@@ -425,6 +426,6 @@ bool attend(const Step& step, const Context& context) {
 
 }  // namespace
 
-const Entry kAttention[] = {{"kvc::attention", attend}, {nullptr, nullptr}};
+const Entry kAttention[] = {{"kvc::attention", attend, attended}, {nullptr, nullptr, nullptr}};
 
 }  // namespace kvc

@@ -15,7 +15,7 @@ from typing import Final
 from kvc.schema.errors import BadSetting, MissingLibrary
 
 INSTALL: Final = "pip install ."  # in kvc's folder
-_VERSION: Final = 10
+_VERSION: Final = 11
 _VARIABLE: Final = "KVC_PROCESSOR"  # environment variable of the instruction set
 
 
@@ -56,6 +56,15 @@ class Library:
             *(ctypes.c_void_p,) * 3,
         )
         self._run.restype = ctypes.c_int32
+        self._check = library.kvc_check_steps
+        self._check.argtypes = (
+            *(ctypes.c_void_p,) * 2,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+        )
+        self._check.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
@@ -90,6 +99,19 @@ class Library:
     def has(self, name: str) -> bool:
         """Tell whether an operator has a kernel."""
         return bool(self._find(name.encode()) >= 0)
+
+    def check(
+        self,
+        steps: int,
+        counts: int,
+        count: int,
+        regions: int,
+        region_count: int,
+        breach: int,
+    ) -> bool:
+        """Check steps before they are first run; see `kvc_check_steps` in api.cc."""
+        given = steps, counts, count, regions, region_count, breach
+        return bool(self._check(*given) == count)
 
     def run(
         self,

@@ -80,6 +80,7 @@ void Bundle::open() {
   for (size_t i = 0; i < program_.methods.size(); ++i) {
     if (!program_.methods[i].adapts) visible_.push_back(static_cast<int>(i));
   }
+  entries_ = make_entries(program_);
   find_data_files();
   check_blobs();
   checked_.assign(program_.blobs.size(), nullptr);
@@ -182,15 +183,20 @@ void Bundle::check_unchanged() const {
   }
 }
 
+int64_t Bundle::constant_nbytes(int name) const {
+  const Type& type = program_.names[static_cast<size_t>(name)].type;
+  int64_t nbytes = dtype_nbytes(type.dtype);
+  for (const Dim& dim : type.dims) nbytes *= dim.value;
+  return nbytes;
+}
+
 const uint8_t* Bundle::constant(int name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const NamedData& named = program_.names[static_cast<size_t>(name)];
   if (named.format != "slot") return blob(named.blob);
   const uint8_t*& slot = slots_[static_cast<size_t>(name)];
   if (slot == nullptr) {
-    int64_t nbytes = dtype_nbytes(named.type.dtype);
-    for (const Dim& dim : named.type.dims) nbytes *= dim.value;
-    copies_.emplace_back(static_cast<size_t>(nbytes), "slots of adapters");
+    copies_.emplace_back(static_cast<size_t>(constant_nbytes(name)), "slots of adapters");
     slot = copies_.back().bytes();
   }
   return slot;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bound_tables.h"
+#include "entries.h"
 #include "program.h"
 #include "system.h"
 
@@ -65,12 +66,15 @@ class Bundle {
   const BoundTables& lists() const;
   // The bytes of named data, checked; 4,096 more may be read after them.
   const uint8_t* constant(int name);
+  int64_t constant_nbytes(int name) const;
   // Fails if a mapped file has changed since it was opened.
   void check_unchanged() const;
   ContextPool& contexts() { return *contexts_; }
   // Methods that callers see: all but those for rows with adapters.
   const std::vector<int>& methods() const { return visible_; }
   int find_method(const std::string& name) const;  // among those, or -1
+
+  const std::vector<MethodEntry>& entries() const { return entries_; }
 
   std::atomic<int> threads;
 
@@ -85,6 +89,7 @@ class Bundle {
   std::string identity_, digest_;
   BoundTables lists_;
   std::vector<int> visible_;
+  std::vector<MethodEntry> entries_;
   std::mutex mutex_;  // of what follows
   std::vector<const uint8_t*> checked_;  // of each blob, null before its first use
   std::vector<Reserved> copies_;         // of blobs at the end of a file, and of slots

@@ -62,7 +62,6 @@ Ring::Ring(const State& state, const StateLayout& layout, Store* store, int64_t*
 }
 
 void Ring::begin(const Begin& call, Undo* undo) {
-  const Rows before = call.several ? reached : Rows();
   const bool goes_round = call.starts != nullptr && call.extent > longest;
   if (!call.several && !goes_round) return Linear::begin(call, undo);
   const Span held{0, this->held(), -1};
