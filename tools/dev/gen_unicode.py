@@ -57,25 +57,25 @@ def classes() -> dict[int, int]:
     The package's version of Unicode may be another than Python's. So a class is that of
     a mark that has always been there, in whose place NFC puts the character.
     """
-    marks = dict[int, str]()
+    first, marks = "\u0334", dict[int, str]()  # the class of the first is 1
     for code in code_points():
-        marks.setdefault(unicodedata.combining(chr(code)), chr(code))
-    del marks[0]
-    first, *others = sorted(marks)
-    others = [number for number in others if _moves(marks[first], marks[number])]
+        if unicodedata.combining(chr(code)) and _moves(first, chr(code)):
+            marks.setdefault(unicodedata.combining(chr(code)), chr(code))
+    others = sorted(marks)
     made = {}
     for code in code_points():
-        if _moves(marks[first], chr(code)):
+        if _moves(first, chr(code)):
             lower = [number for number in others if _moves(marks[number], chr(code))]
-            made[code] = others[len(lower)] if len(lower) < len(others) else lower[-1]
+            made[code] = next(n for n in others if n not in lower)
         elif _moves(chr(code), marks[others[0]]):
-            made[code] = first
+            made[code] = 1
     return made
 
 
 def _moves(mark: str, letter: str) -> bool:
     """Tell whether NFC moves a mark before a letter, which stands ahead of it."""
-    return _NFC.normalize_str(f"!{letter}{mark}") == f"!{mark}{letter}"
+    ordered = _NFC.normalize_str(f"!{letter}{mark}")
+    return letter != mark and ordered == f"!{mark}{letter}"
 
 
 def decompositions() -> tuple[list[Triple], list[Triple]]:

@@ -142,7 +142,7 @@ static int answer_pending(state* all) {
                    all, &answer, &all->error);
   answering = 0;
   if (all->spelling != NULL) fputs(kvc_spelling_finish(all->spelling), stdout);
-  fputs("\n", stdout);
+  if (code == KVC_OK || all->answer.count > 0) fputs("\n", stdout);
   fflush(stdout);
   tell(all, &answer);
   /* What has run is the beginning of the prompt, the answer and a stop token. */
@@ -252,7 +252,7 @@ static int open_session(state* all) {
   int32_t rows = 1;
   if (kvc_session_restore(all->bundle, all->given.restore, &all->session, &all->error) != KVC_OK ||
       kvc_session_attached(all->session, 0, &attached, &pending, &count, &all->error) != KVC_OK) {
-    return failed(all, all->given.restore);
+    return failed(all, "");
   }
   add_tokens(&all->pending, pending, count);
   const kvc_code code = kvc_session_position(all->session, 0, &position, &rows, &all->error);
@@ -264,6 +264,7 @@ static int open_tokenizer(state* all) {
   if (all->given.ids) return 0;
   const kvc_code code = kvc_tokenizer_of(all->bundle, &all->tokenizer, &all->error);
   if (code == KVC_UNKNOWN_NAME && !all->given.chat) return 0; /* texts are token ids */
+  if (code == KVC_UNKNOWN_NAME) return fputs("kvc-run: --chat: the bundle has no tokenizer\n", stderr), 1;
   if (code != KVC_OK) {
     failed(all, "");
     if (!all->given.chat) fputs("kvc-run: with --ids, PROMPT is token ids, which other programs make\n", stderr);
