@@ -163,7 +163,7 @@ class Speaker(nn.Module):
         attend = torch.ops.kvc.attention
         end = self.write("said", rows)
         y = attend(rows, self.said, self.said, end)
-        y = attend(y, self.heard, self.heard, self.heard_position, is_causal=False)
+        y = attend(y, self.heard, self.heard, self.heard_position, causal=False)
         return y[:, 0, -1] @ self.embed.weight.T
 
 
