@@ -18,6 +18,9 @@ from kvc.schema.frozen import frozen
 Numbers = NDArray[np.generic]
 Ints = NDArray[np.int64]
 
+# Kernels that look rows up: result, table, and indices last
+LOOKUPS: Final = ("aten::embedding", "kvc::embedding_q8")
+_CHOICE: Final = "aten::where.self"  # which replaces what pads a row
 TABLE_COLUMNS: Final = (
     "form_constants", "term_ends", "term_factors", "term_products", "product_ends",
     "product_symbols", "layout_dtypes", "layout_ends", "layout_dims", "layout_strides",
@@ -116,6 +119,42 @@ class Bounds:
             if one.method == method and np.all((lowers <= sizes) & (sizes <= uppers)):
                 return one
         return None
+
+
+def listed_vocabulary(bounds: Bounds, method: int) -> int | None:
+    """Return the row count of the first table that a method's first input indexes.
+
+    Returns None if the method has no list, or no step of it looks tokens up.
+    """
+    tables = bounds.columns
+    places = list(
+        zip(
+            tables["operand_regions"].tolist(),
+            tables["operand_places"].tolist(),
+            tables["operand_offsets"].tolist(),
+            strict=True,
+        )
+    )
+    for one in bounds.lists:
+        if one.method == method:
+            found = {places[one.columns["inputs"][0]]}
+            operands, ends = one.columns["operands"], one.columns["operand_ends"]
+            runs = np.split(operands, ends[:-1])
+            for kernel, run in zip(one.columns["step_kernels"], runs, strict=True):
+                name = bounds.kernels[kernel]
+                reads = found & {places[i] for i in run[1:]}
+                if name == _CHOICE and reads:
+                    found.add(places[run[0]])
+                elif name in LOOKUPS and places[run[-1]] in found:
+                    return _first_dim(tables, int(run[1]))
+    return None
+
+
+def _first_dim(tables: Columns, operand: int) -> int:
+    """Return the first dim of an operand that does not follow sizes."""
+    layout = int(tables["operand_layouts"][operand])
+    first = int(tables["layout_ends"][layout - 1]) if layout else 0
+    return int(tables["form_constants"][tables["layout_dims"][first]])
 
 
 def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:

@@ -5,7 +5,7 @@ them and the runtime runs them. The id of a method, state, cursor, name, blob or
 is its index in the tuple that contains it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
@@ -102,7 +102,7 @@ class Method:
     writes: tuple[int, ...]
     advances: tuple[Advance, ...]
     updates: tuple[Update, ...]
-    blocks: tuple[Block, ...] = ()
+    blocks: Sequence[Block] = ()
     adapts: int | None = None
 
     def __repr__(self) -> str:

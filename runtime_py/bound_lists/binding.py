@@ -1,6 +1,6 @@
 """`bind_program`: write the methods of a program down as bound lists.
 
-In: a verified program for the backend `cpu`. Out: `Bounds`, or for each method why it
+In: a verified program. Out: `Bounds`, or for each method why it
 has no list. A method is bound at several sizes within bounds (`samples.py`); where the
 steps are the same, and all numbers follow the sizes (`forms.py`), one list serves all
 sizes within these bounds.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kvc.runtime.bound_lists.recording import CannotRecord, Recorded, record
 from kvc.runtime.bound_lists.samples import Box, boxes_of, samples_of
 from kvc.runtime.bound_lists.tables import Tables
-from kvc.runtime.native.library import Library, native_library
+from kvc.runtime.native.library import native_library
 from kvc.schema.bounds import Bounds
 from kvc.schema.errors import KvcError
 from kvc.schema.graph import Caller
@@ -19,19 +19,10 @@ from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.model import Program
 from kvc.schema.types import symbols_in
 
-_BACKEND = "cpu"
-
 
 def why_unbound(program: Program, method: int) -> str:
     """Return why a method can have no bound list, "" if it can."""
     own = program.methods[method]
-    others = {
-        one.backend
-        for one in program.delegates
-        if one.method == method and one.backend != _BACKEND
-    }
-    if others:
-        return f"it has partitions of {', '.join(sorted(others))}"
     if needs_torch(own.graph, own.graphs[1:]):
         return why_torch(own.graph, own.graphs[1:])
     if own.adapts is not None:
@@ -60,7 +51,7 @@ def bind_program(program: Program) -> tuple[Bounds | None, Mapping[str, str]]:
     for number, method in enumerate(program.methods):
         reason = why_unbound(program, number)
         if not reason:
-            reason = _Lister(program, number, library, tables).add()
+            reason = _Lister(program, number, tables).add()
         if reason:
             refused[method.name] = reason
     return tables.bounds(library.version), refused
@@ -69,11 +60,8 @@ def bind_program(program: Program) -> tuple[Bounds | None, Mapping[str, str]]:
 class _Lister:
     """The lists of one method, and how they are found."""
 
-    def __init__(
-        self, program: Program, method: int, library: Library, tables: Tables
-    ) -> None:
-        self._program, self._method = program, method
-        self._library, self._tables = library, tables
+    def __init__(self, program: Program, method: int, tables: Tables) -> None:
+        self._program, self._method, self._tables = program, method, tables
         fixed = symbols_in(state.type for state in program.states)
         graphs = program.methods[method].graphs
         used = symbols_in(value.type for graph in graphs for value in graph.values)
@@ -101,7 +89,7 @@ class _Lister:
         for sizes in samples_of(box, self._used, self._fixed):
             given = dict(zip(names, sizes, strict=True))
             try:
-                found = record(self._program, self._method, given, self._library)
+                found = record(self._program, self._method, given)
             except KvcError as error:  # sizes that do not go together
                 reason = f"it cannot be bound: {error}"
                 continue

@@ -12,16 +12,14 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.bound_lists.regions import Operand, Regions
-from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.execution.code import code_of
-from kvc.runtime.execution.delegate import Handle, Workspace, on_host
+from kvc.runtime.execution.delegate import Handle, Workspace
 from kvc.runtime.execution.executor import Frame
 from kvc.runtime.execution.frames import bind_graph
 from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arrays import copy_into
 from kvc.runtime.native import NativeCall
-from kvc.runtime.native.library import Library
-from kvc.runtime.states.owner import Buffer
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import CursorField
 from kvc.schema.model import Program
@@ -64,27 +62,22 @@ class CannotRecord(Exception):
     """A method has a step that is no native kernel; its text says which."""
 
 
-def record(
-    program: Program, method: int, sizes: Mapping[str, int], library: Library
-) -> Recorded:
+def record(program: Program, method: int, sizes: Mapping[str, int]) -> Recorded:
     """Bind a method of a verified program, and return its steps.
 
     Args:
-        program: the program; all its partitions are of the backend `cpu`.
+        program: the program.
         method: id of the method.
         sizes: the size of each symbol.
-        library: the native library.
 
     Raises:
         CannotRecord: a step is no call of a native kernel.
+        MissingLibrary: the native library is missing.
         KernelFailed: the method cannot be bound to these sizes.
     """
     regions = Regions(program, method, sizes)
 
-    def handle(number: int) -> Handle:
-        return _Recording(program, number, regions, library)
-
-    code = code_of(program, method, handle, {})
+    code = code_of(program, method, lambda one: _unread(program, one, regions), {})
     memory = GraphMemory(
         scratch=regions.scratch,
         constant=regions.constant,
@@ -106,40 +99,13 @@ def record(
     )
 
 
-class _Recording(Handle):
-    """The handle of a partition that binds it to the memory of regions."""
-
-    def __init__(
-        self, program: Program, number: int, regions: Regions, library: Library
-    ) -> None:
-        partition = program.delegates[number]
-        method = program.methods[partition.method]
-        self._method, self._block = method.name, method.blocks[partition.block]
-        self._regions, self._library = regions, library
-
-    def prepare(
-        self,
-        inputs: Sequence[Buffer],
-        outputs: Sequence[Buffer],
-        workspace: Workspace,
-        sizes: Mapping[str, int],
-    ) -> Callable[[], None]:
-        """Bind the partition's code; the result is not called."""
-        return bind_steps(
-            self._method,
-            self._block,
-            sizes,
-            on_host(inputs),
-            on_host(outputs),
-            workspace.arena,
-            self._regions.constant,
-            self._library,
-            1,
-        )
-
-    def close(self) -> None:
-        """Do nothing: nothing was read."""
-        return
+def _unread(program: Program, number: int, regions: Regions) -> Handle:
+    partition = program.delegates[number]
+    factory = delegate_of(partition.backend)
+    handle = factory.unread(program, partition, regions.constant)
+    if handle is None:
+        raise CannotRecord(f"it has partitions of {partition.backend}")
+    return handle
 
 
 def _cursors(frame: Frame) -> tuple[tuple[int, int], ...]:
