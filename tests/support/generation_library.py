@@ -1,4 +1,4 @@
-"""The part of libkvc that chooses tokens, built for tests and called by ctypes.
+"""The part of libkvc that chooses tokens, called by ctypes.
 
 In: settings as `kvc.generate` has them, logits, or a function from tokens to logits.
 Out: tokens, and why an answer ended.
@@ -6,21 +6,12 @@ Out: tokens, and why an answer ended.
 
 import ctypes
 import json
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
+import libkvc
 import numpy as np
 
-LIBKVC = Path(__file__).parents[2] / "runtime_py/native/libkvc"
-_SOURCES = (
-    "errors", "generate", "generate_c", "json", "processors", "random", "sampler",
-    "settings",
-)  # fmt: skip
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off")
 ENDS = ("none", "stop", "max_tokens", "length", "caller")
 CACHE_OVERFLOW = 16
 
@@ -34,10 +25,6 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-class _Error(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_int), ("text", ctypes.c_char * 1020))
 
 
 class Answer(ctypes.Structure):
@@ -60,7 +47,7 @@ _STEP = ctypes.CFUNCTYPE(
     ctypes.c_int64,
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.POINTER(ctypes.c_int64),
-    ctypes.POINTER(_Error),
+    ctypes.POINTER(libkvc.Error),
 )
 _POSITION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _ON_TOKEN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
@@ -75,28 +62,10 @@ class _Source(ctypes.Structure):
     )
 
 
-def compiler() -> str | None:
-    """Return the C++ compiler, None if there is none."""
-    return shutil.which("c++")
-
-
-def built(name: str, sources: Sequence[str]) -> ctypes.CDLL:
-    """Build some sources of libkvc as a library, and load it."""
-    path = Path(mkdtemp(prefix="kvc-")) / f"{name}.so"
-    files = [str(LIBKVC / f"{source}.cc") for source in sources]
-    found = compiler()
-    assert found is not None
-    command = [found, *_FLAGS, "-shared", *files, "-o", str(path)]
-    subprocess.run(command, check=True)
-    loaded = ctypes.CDLL(str(path))
-    shutil.rmtree(path.parent)
-    return loaded
-
-
 @cache
 def library() -> ctypes.CDLL:
-    """Build and load the library; it needs neither kernels nor bundles."""
-    loaded = built("libgeneration", _SOURCES)
+    """Return the library of the kernels, which has libkvc in it."""
+    loaded = libkvc.library()
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     loaded.kvc_sampler_begin.argtypes = (pointer, pointer, count, count, pointer)
     tokens = (pointer, count)
@@ -112,7 +81,7 @@ def library() -> ctypes.CDLL:
 
 
 def _called(name: str, *arguments: object) -> None:
-    error = _Error()
+    error = libkvc.Error()
     code = getattr(library(), name)(*arguments, ctypes.byref(error))
     if code:
         raise Refused(code, error.text.decode())

@@ -143,9 +143,7 @@ class CSession:
         inputs = (CArray * max(1, len(args)))(*map(described, given))
         count = self.bundle.methods[number][1].outputs
         outputs = (CArray * max(1, count))()
-        run(
-            "kvc_session_run", self.pointer, number, inputs, len(args), outputs, count
-        )
+        run("kvc_session_run", self.pointer, number, inputs, len(args), outputs, count)
         return [read(outputs[i]) for i in range(count)]
 
     def shapes(self, name: str, *args: np.ndarray | None) -> list[tuple[int, ...]]:

@@ -80,7 +80,11 @@ def mutate(samples: Sequence[Sample], seed: int, number: int) -> Mutated:
     own = [one for one in samples if one.kernel == kernel]
     one = own[int(rng.integers(len(own)))]
     made = Mutated(
-        kernel, one.operands.copy(), list(one.memory), list(one.integers), list(one.numbers)
+        kernel,
+        one.operands.copy(),
+        list(one.memory),
+        list(one.integers),
+        list(one.numbers),
     )
     for _ in range(int(rng.choice((0, 1, 1, 1, 1, 2, 2, 3)))):
         change = _CHANGES[int(rng.integers(len(_CHANGES)))]
@@ -221,7 +225,9 @@ def _change_lengths(made: Mutated, rng: np.random.Generator) -> None:
         case 1:
             made.numbers = made.numbers[: int(rng.integers(len(made.numbers) + 1))]
         case 2:
-            made.integers.insert(int(rng.integers(len(made.integers) + 1)), int(_pick(rng, _INTEGERS)))
+            made.integers.insert(
+                int(rng.integers(len(made.integers) + 1)), int(_pick(rng, _INTEGERS))
+            )
         case 3 if made.memory:
             made.memory.pop()
             made.operands = made.operands[:-1]
@@ -315,7 +321,11 @@ class _Runner:
         spans = sorted(set(places.values()))
         regions = np.zeros(len(spans), _REGION)
         for region, (begin, nbytes) in zip(regions, spans, strict=True):
-            region["begin"], region["end"], region["writable"] = begin, begin + nbytes, 1
+            region["begin"], region["end"], region["writable"] = (
+                begin,
+                begin + nbytes,
+                1,
+            )
         accepted = self._library.check(
             address_of(step), address_of(counts), 1,
             address_of(regions), len(regions), address_of(self._breach),
@@ -330,7 +340,10 @@ class _Runner:
         return accepted
 
     def _place(
-        self, made: Mutated, rng: np.random.Generator, places: dict[int, tuple[int, int]]
+        self,
+        made: Mutated,
+        rng: np.random.Generator,
+        places: dict[int, tuple[int, int]],
     ) -> bool:
         at_end = bool(rng.random() < 0.5)
         nbytes = [_nbytes(one) for one in made.operands]
@@ -351,7 +364,9 @@ class _Runner:
             begin = self._memory.place(i, max(size, 1), at_end)
             if size:
                 places[i] = begin, size
-                ctypes.memmove(begin, _values(made.operands[i], memory, size, rng), size)
+                ctypes.memmove(
+                    begin, _values(made.operands[i], memory, size, rng), size
+                )
             made.operands[i]["data"] = begin if size else 1 << 20
         return True
 
@@ -363,7 +378,9 @@ def _nbytes(operand: np.void) -> int | None:
     if 0 in dims:
         return 0
     size = DType(dtype).itemsize if 0 <= dtype <= 9 else 8
-    return (1 + sum(max(0, (d - 1) * s) for d, s in zip(dims, strides, strict=True))) * size
+    return (
+        1 + sum(max(0, (d - 1) * s) for d, s in zip(dims, strides, strict=True))
+    ) * size
 
 
 def _values(
@@ -388,7 +405,9 @@ def _values(
             return bytes(nbytes)
 
 
-def run_mutations(samples: Sequence[Sample], seed: int, first: int, end: int) -> Outcome:
+def run_mutations(
+    samples: Sequence[Sample], seed: int, first: int, end: int
+) -> Outcome:
     """Run mutations `first` to `end` in children; see `Outcome`."""
     outcome, told = Outcome(), mmap.mmap(-1, 8 * (end - first + 1))
     marks = np.frombuffer(told, np.int64)  # the one that runs; 1 accepted, 2 refused
@@ -416,7 +435,12 @@ def run_mutations(samples: Sequence[Sample], seed: int, first: int, end: int) ->
 
 
 def _run_all(
-    samples: Sequence[Sample], seed: int, at: int, end: int, first: int, marks: np.ndarray
+    samples: Sequence[Sample],
+    seed: int,
+    at: int,
+    end: int,
+    first: int,
+    marks: np.ndarray,
 ) -> None:
     if not SANITIZED:
         resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
@@ -425,7 +449,10 @@ def _run_all(
     for number in range(at, end):
         marks[0] = number
         library.use(library.processors[number // 7 % len(library.processors)])
-        made, rng = mutate(samples, seed, number), np.random.default_rng((seed, number, 1))
+        made, rng = (
+            mutate(samples, seed, number),
+            np.random.default_rng((seed, number, 1)),
+        )
         signal.setitimer(signal.ITIMER_REAL, _SECONDS)
         marks[1 + number - first] = 1 if runner.run(made, rng) else 2
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,28 +1,18 @@
-"""The tokenizer of libkvc, built for tests and called by ctypes."""
+"""The tokenizer of libkvc, called by ctypes."""
 
 import ctypes
 import json
 from collections.abc import Sequence
 from functools import cache
 
-from generation_library import Refused, _Error, built
-
-_SOURCES = (
-    "errors",
-    "json",
-    "nfc",
-    "splitting",
-    "text_c",
-    "tokenizer",
-    "turns",
-    "unicode",
-)
+import libkvc
+from generation_library import Refused
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """Build and load the library; it needs neither kernels nor bundles."""
-    loaded = built("libtext", _SOURCES)
+    """Return the library of the kernels, which has libkvc in it."""
+    loaded = libkvc.library()
     pointer, count = ctypes.c_void_p, ctypes.c_size_t
     loaded.kvc_tokenizer_open.argtypes = (pointer, count, pointer, pointer)
     loaded.kvc_tokenizer_encode.argtypes = (
@@ -40,7 +30,7 @@ def library() -> ctypes.CDLL:
 
 
 def _called(name: str, *arguments: object) -> None:
-    error = _Error()
+    error = libkvc.Error()
     code = getattr(library(), name)(*arguments, ctypes.byref(error))
     if code:
         raise Refused(code, error.text.decode())

@@ -5,14 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from generation_library import Refused, Sampler, compiler
+from generation_library import Refused, Sampler
 
 from kvc.runtime.generation.processors import processors_of
 from kvc.runtime.generation.sampling import Chooser
 from kvc.runtime.generation.settings import settings_of
 from kvc.schema.errors import KvcError
-
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 UNUSABLE_LOGITS, BAD_ARGUMENT = 27, 1
 SEEDS = (0, 1, 7, 2**31, 2**32, 2**40 + 3, 2**63 - 1, 2**64 - 1)

@@ -7,15 +7,13 @@ from functools import cache
 from unicodedata import combining
 
 import pytest
-from generation_library import Refused, compiler
+from generation_library import Refused
 from text_library import Spelling, Tokenizer
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
 from kvc.runtime.generation.answer import StopStrings
 from kvc.tools.dev import gen_unicode
-
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 UNSUPPORTED = 28
 LLAMA_3 = (

@@ -3,15 +3,13 @@
 import chat_templates
 import family_templates
 import pytest
-from generation_library import Refused, compiler
+from generation_library import Refused
 from text_library import Turns
 
 from kvc.runtime.tokenizers import ChatTemplate
 from kvc.runtime.tokenizers.chat_turns import turns_of
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadChatTemplate
-
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 TEMPLATES = {
     "chatml": chat_templates.CHATML,
