@@ -22,10 +22,10 @@ def library() -> ctypes.CDLL:
         ctypes.c_int32,
         *[pointer] * 3,
     )
-    loaded.kvc_spelling_push.argtypes = (pointer, ctypes.c_int64)
+    loaded.kvc_spelling_push.argtypes = (pointer, ctypes.c_int64, pointer)
     loaded.kvc_turns_open.argtypes = (pointer, count, pointer, pointer)
-    for name in ("spelling_push", "spelling_finish", "turns_stop_tokens"):
-        getattr(loaded, f"kvc_{name}").restype = ctypes.c_char_p
+    loaded.kvc_spelling_push.restype = loaded.kvc_spelling_finish.restype = pointer
+    loaded.kvc_turns_stop_tokens.restype = ctypes.c_char_p
     return loaded
 
 
@@ -64,12 +64,14 @@ class Spelling:
         _called("kvc_spelling_open", tokenizer._handle, stops, handle)
 
     def push(self, token: int) -> str:
-        made: bytes = library().kvc_spelling_push(self._handle, token)
-        return made.decode()
+        nbytes = ctypes.c_size_t()
+        made = library().kvc_spelling_push(self._handle, token, ctypes.byref(nbytes))
+        return ctypes.string_at(made, nbytes.value).decode()
 
     def finish(self) -> str:
-        made: bytes = library().kvc_spelling_finish(self._handle)
-        return made.decode()
+        nbytes = ctypes.c_size_t()
+        made = library().kvc_spelling_finish(self._handle, ctypes.byref(nbytes))
+        return ctypes.string_at(made, nbytes.value).decode()
 
     @property
     def stopped(self) -> bool:

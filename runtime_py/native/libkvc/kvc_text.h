@@ -35,12 +35,13 @@ KVC_PUBLIC kvc_code kvc_spelling_open(const kvc_tokenizer* tokenizer, const char
                                       kvc_spelling** spelling, kvc_error* error);
 KVC_PUBLIC void kvc_spelling_close(kvc_spelling* spelling);
 // Adds a token; returns new text that later tokens cannot change, whole characters, valid until the
-// next call. Special tokens have no text. Text that may begin a stop string waits.
-KVC_PUBLIC const char* kvc_spelling_push(kvc_spelling* spelling, int64_t token);
+// next call. `nbytes`, which may be null, gets its length: a text may hold zeros. Special tokens
+// have no text. Text that may begin a stop string waits.
+KVC_PUBLIC const char* kvc_spelling_push(kvc_spelling* spelling, int64_t token, size_t* nbytes);
 // Whether a stop string has been found. It and what follows are left out.
 KVC_PUBLIC int32_t kvc_spelling_stopped(const kvc_spelling* spelling);
 // Ends the text; returns the rest of it. The next token begins another text.
-KVC_PUBLIC const char* kvc_spelling_finish(kvc_spelling* spelling);
+KVC_PUBLIC const char* kvc_spelling_finish(kvc_spelling* spelling, size_t* nbytes);
 
 // ---- Conversations.
 

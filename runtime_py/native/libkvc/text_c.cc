@@ -125,19 +125,21 @@ kvc_code kvc_spelling_open(const kvc_tokenizer* tokenizer, const char* stop_stri
 
 void kvc_spelling_close(kvc_spelling* spelling) { delete spelling; }
 
-const char* kvc_spelling_push(kvc_spelling* spelling, int64_t token) {
+const char* kvc_spelling_push(kvc_spelling* spelling, int64_t token, size_t* nbytes) {
   std::string text;
   spelling->joiner.push(spelling->tokenizer.bytes_of(token), &text);
   spelling->piece = spelling->stops.push(text);
+  if (nbytes != nullptr) *nbytes = spelling->piece.size();
   return spelling->piece.c_str();
 }
 
 int32_t kvc_spelling_stopped(const kvc_spelling* spelling) { return spelling->stops.found(); }
 
-const char* kvc_spelling_finish(kvc_spelling* spelling) {
+const char* kvc_spelling_finish(kvc_spelling* spelling, size_t* nbytes) {
   std::string text;
   spelling->joiner.finish(&text);
   spelling->piece = spelling->stops.push(text);
   spelling->piece += spelling->stops.finish();
+  if (nbytes != nullptr) *nbytes = spelling->piece.size();
   return spelling->piece.c_str();
 }

@@ -108,7 +108,9 @@ static int32_t on_token(void* context, int64_t token) {
   if (all->tokenizer == NULL) {
     printf(all->answer.count > 1 ? " %lld" : "%lld", (long long)token);
   } else {
-    fputs(kvc_spelling_push(all->spelling, token), stdout);
+    size_t nbytes;
+    const char* text = kvc_spelling_push(all->spelling, token, &nbytes);
+    fwrite(text, 1, nbytes, stdout);
   }
   fflush(stdout);
   return interrupted || (all->spelling != NULL && kvc_spelling_stopped(all->spelling));
@@ -141,7 +143,11 @@ static int answer_pending(state* all) {
       kvc_generate(all->generator, all->held.items, all->held.count, prompt.items, prompt.count, on_token,
                    all, &answer, &all->error);
   answering = 0;
-  if (all->spelling != NULL) fputs(kvc_spelling_finish(all->spelling), stdout);
+  if (all->spelling != NULL) {
+    size_t nbytes;
+    const char* text = kvc_spelling_finish(all->spelling, &nbytes);
+    fwrite(text, 1, nbytes, stdout);
+  }
   if (code == KVC_OK || all->answer.count > 0) fputs("\n", stdout);
   fflush(stdout);
   tell(all, &answer);
