@@ -65,15 +65,19 @@ void Generator::begin(const Tokens& history, const int64_t* prompt, int64_t coun
   most_ = settings_.max_tokens;
   if (settings_.max_length != kNone) most_ = settings_.max_length - held_;
   if (settings_.max_length != kNone && most_ <= 0) {
-    fail(KVC_BAD_ARGUMENT, "max_length: expected more than %lld, the tokens up to the end of the "
-         "prompt (max_tokens counts the answer alone), got %lld", static_cast<long long>(held_),
-         static_cast<long long>(settings_.max_length));
+    fail(KVC_BAD_ARGUMENT,
+         "max_length: expected more than %lld, the tokens up to the end of the "
+         "prompt (max_tokens counts the answer alone), got %lld",
+         static_cast<long long>(held_), static_cast<long long>(settings_.max_length));
   }
   if (room_ != kNone && count > room_) {
-    fail(KVC_CACHE_OVERFLOW, "the prompt has %lld tokens, but the session has room for %lld: it holds "
-         "%lld of %lld; shorten the prompt, make room (reset or rewind the session), open the session "
-         "with a larger capacity, or compile with a larger cache", static_cast<long long>(count),
-         static_cast<long long>(room_), static_cast<long long>(start_), static_cast<long long>(capacity));
+    fail(KVC_CACHE_OVERFLOW,
+         "the prompt has %lld tokens, but the session has room for %lld: it holds "
+         "%lld of %lld; shorten the prompt, make room (reset or rewind the session), open the "
+         "session "
+         "with a larger capacity, or compile with a larger cache",
+         static_cast<long long>(count), static_cast<long long>(room_),
+         static_cast<long long>(start_), static_cast<long long>(capacity));
   }
   answer_ = {};
   prompt_ = count;

@@ -47,10 +47,10 @@ class Generator {
   Model& model_;
   Settings settings_;
   Sampler sampler_;
-  int64_t start_ = kNone;  // how many tokens the model held before
-  int64_t room_ = kNone;   // how many tokens had room then, kNone for any number
-  int64_t held_ = 0;       // tokens of session and prompt
-  int64_t most_ = kNone;   // tokens that the answer may have
+  int64_t start_ = kNone;         // how many tokens the model held before
+  int64_t room_ = kNone;          // how many tokens had room then, kNone for any number
+  int64_t held_ = 0;              // tokens of session and prompt
+  int64_t most_ = kNone;          // tokens that the answer may have
   int64_t prompt_ = 0, fed_ = 0;  // of `text_`, how many are the prompt, and how many have run
   const float* logits_ = nullptr;
   int64_t vocabulary_ = 0;

@@ -55,28 +55,32 @@ struct kvc_sampler {
   Sampler sampler;
 };
 
-kvc_code kvc_generator_open_source(const kvc_source* source, const char* config, const char* settings,
-                                   kvc_generator** generator, kvc_error* error) {
+kvc_code kvc_generator_open_source(const kvc_source* source, const char* config,
+                                   const char* settings, kvc_generator** generator,
+                                   kvc_error* error) {
   return kvc::lib::guarded(error, [&] {
     if (source == nullptr || generator == nullptr) {
       fail(KVC_BAD_ARGUMENT, "kvc_generator_open_source: expected a source and a place, got null");
     }
     auto model = std::make_unique<SourceModel>(*source);
-    *generator = new kvc_generator(std::move(model), kvc::lib::generation::settings_of(config, settings));
+    *generator =
+        new kvc_generator(std::move(model), kvc::lib::generation::settings_of(config, settings));
   });
 }
 
 void kvc_generator_close(kvc_generator* generator) { delete generator; }
 
-const char* kvc_generator_ignored(const kvc_generator* generator) { return generator->ignored.c_str(); }
+const char* kvc_generator_ignored(const kvc_generator* generator) {
+  return generator->ignored.c_str();
+}
 
 const char* kvc_generator_stop_strings(const kvc_generator* generator) {
   return generator->stop_strings.c_str();
 }
 
 kvc_code kvc_generate(kvc_generator* generator, const int64_t* history, int64_t history_count,
-                      const int64_t* prompt, int64_t prompt_count, kvc_on_token on_token, void* context,
-                      kvc_answer* answer, kvc_error* error) {
+                      const int64_t* prompt, int64_t prompt_count, kvc_on_token on_token,
+                      void* context, kvc_answer* answer, kvc_error* error) {
   kvc_answer unused;
   return kvc::lib::guarded(error, [&] {
     if (generator == nullptr || (prompt == nullptr && prompt_count > 0)) {
@@ -107,10 +111,12 @@ kvc_code kvc_sampler_begin(kvc_sampler* sampler, const int64_t* before, int64_t 
   });
 }
 
-kvc_code kvc_sampler_choose(kvc_sampler* sampler, const float* logits, int64_t* token, kvc_error* error) {
+kvc_code kvc_sampler_choose(kvc_sampler* sampler, const float* logits, int64_t* token,
+                            kvc_error* error) {
   return kvc::lib::guarded(error, [&] {
     if (sampler == nullptr || logits == nullptr || token == nullptr) {
-      fail(KVC_BAD_ARGUMENT, "kvc_sampler_choose: expected a sampler, logits and a place, got null");
+      fail(KVC_BAD_ARGUMENT,
+           "kvc_sampler_choose: expected a sampler, logits and a place, got null");
     }
     *token = sampler->sampler.choose(logits);
   });

@@ -45,7 +45,8 @@ kvc_code kvc_generator_open(const kvc_bundle* bundle, kvc_session* session, cons
                             kvc_generator** generator, kvc_error* error) {
   return kvc::lib::guarded(error, [&] {
     if (bundle == nullptr || session == nullptr || generator == nullptr) {
-      fail(KVC_BAD_ARGUMENT, "kvc_generator_open: expected a bundle, a session and a place, got null");
+      fail(KVC_BAD_ARGUMENT,
+           "kvc_generator_open: expected a bundle, a session and a place, got null");
     }
     const char* config = nullptr;
     kvc_error found{};
@@ -53,6 +54,7 @@ kvc_code kvc_generator_open(const kvc_bundle* bundle, kvc_session* session, cons
     if (code != KVC_OK && code != KVC_UNKNOWN_NAME) throw Error{code, found.text};
     auto model = std::make_unique<SessionModel>(session);
     if (code == KVC_UNKNOWN_NAME) config = nullptr;
-    *generator = new kvc_generator(std::move(model), kvc::lib::generation::settings_of(config, settings));
+    *generator =
+        new kvc_generator(std::move(model), kvc::lib::generation::settings_of(config, settings));
   });
 }

@@ -32,14 +32,14 @@ typedef enum kvc_end {
 } kvc_end;
 
 typedef struct kvc_answer {
-  int32_t end;                    // kvc_end
-  int64_t tokens;                 // how many the caller got
-  int64_t prompt_tokens;          // of the prompt, how many have run
-  double prompt_seconds;          // how long that took
-  int64_t steps;                  // how many tokens were made after the first
-  double step_seconds;            // how long these took, without the caller's time
-  const int64_t* pending;         // tokens of prompt and answer that have not run yet. To go on,
-  int64_t pending_count;          // begin the next prompt with them; until the next use
+  int32_t end;             // kvc_end
+  int64_t tokens;          // how many the caller got
+  int64_t prompt_tokens;   // of the prompt, how many have run
+  double prompt_seconds;   // how long that took
+  int64_t steps;           // how many tokens were made after the first
+  double step_seconds;     // how long these took, without the caller's time
+  const int64_t* pending;  // tokens of prompt and answer that have not run yet. To go on,
+  int64_t pending_count;   // begin the next prompt with them; until the next use
 } kvc_answer;
 
 // Gets each token as it is made. Anything but 0 ends the answer.
@@ -82,8 +82,8 @@ KVC_PUBLIC kvc_code kvc_generator_open_source(const kvc_source* source, const ch
 
 // ---- Choosing tokens alone, for loops of the caller.
 
-KVC_PUBLIC kvc_code kvc_sampler_open(const char* config, const char* settings, kvc_sampler** sampler,
-                                     kvc_error* error);
+KVC_PUBLIC kvc_code kvc_sampler_open(const char* config, const char* settings,
+                                     kvc_sampler** sampler, kvc_error* error);
 KVC_PUBLIC void kvc_sampler_close(kvc_sampler* sampler);
 // Begins an answer after the tokens `before`, which the session holds.
 KVC_PUBLIC kvc_code kvc_sampler_begin(kvc_sampler* sampler, const int64_t* before, int64_t count,

@@ -1,4 +1,4 @@
-// The C interface of libkvc's tokenizer, for bundles that hold a byte-level tokenizer.json, as GPT-2,
+// The C interface of libkvc's tokenizer, for bundles with a byte-level tokenizer.json, as GPT-2,
 // Llama 3, Qwen 2 and SmolLM2 have it. Tokens are those of the package tokenizers of Python. Files
 // of other kinds are refused with KVC_UNSUPPORTED_TOKENIZER; the text says why.
 #ifndef KVC_TEXT_H
@@ -16,7 +16,8 @@ typedef struct kvc_turns kvc_turns;
 
 // Opens the tokenizer that a bundle names: its tokenizer.json, or its bytes. KVC_UNKNOWN_NAME if it
 // names none: its texts are token ids.
-KVC_PUBLIC kvc_code kvc_tokenizer_of(kvc_bundle* bundle, kvc_tokenizer** tokenizer, kvc_error* error);
+KVC_PUBLIC kvc_code kvc_tokenizer_of(kvc_bundle* bundle, kvc_tokenizer** tokenizer,
+                                     kvc_error* error);
 // Reads the bytes of a tokenizer.json, such as kvc_get_file gives them; they are not kept.
 KVC_PUBLIC kvc_code kvc_tokenizer_open(const void* json, size_t nbytes, kvc_tokenizer** tokenizer,
                                        kvc_error* error);

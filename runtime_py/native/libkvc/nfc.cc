@@ -65,7 +65,8 @@ uint32_t pair(uint32_t first, uint32_t second) {
   if (first - kLead < kLeads && second - kVowel < kVowels) {
     return kSyllable + ((first - kLead) * kVowels + (second - kVowel)) * kTails;
   }
-  const bool open = first - kSyllable < kLeads * kVowels * kTails && (first - kSyllable) % kTails == 0;
+  const bool open =
+      first - kSyllable < kLeads * kVowels * kTails && (first - kSyllable) % kTails == 0;
   if (open && second - kTail - 1 < kTails - 1) return first + (second - kTail);
   static const auto* const pairs = [] {
     auto* made = new std::unordered_map<uint64_t, uint32_t>;

@@ -31,7 +31,8 @@ std::vector<Bias> forbidden(const Settings& settings) {
   const Tokens& stops = settings.stop_tokens;
   for (const Tokens& word : settings.bad_words) {
     // As in transformers, a bad word that is a stop token alone may end the answer.
-    const bool stop = word.size() == 1 && std::find(stops.begin(), stops.end(), word[0]) != stops.end();
+    const bool stop =
+        word.size() == 1 && std::find(stops.begin(), stops.end(), word[0]) != stops.end();
     if (!stop) made.push_back({word, kNever});
   }
   return made;
@@ -75,9 +76,10 @@ Processors::Biases Processors::biases_of(const std::vector<Bias>& biases) const 
   for (const Bias& bias : found) {
     const int64_t greatest = *std::max_element(bias.tokens.begin(), bias.tokens.end());
     if (greatest >= vocabulary_) {
-      fail(KVC_BAD_ARGUMENT, "sequence_bias, logit_bias or bad_words_ids: expected tokens below %lld, "
-           "the model's vocabulary, found %lld", static_cast<long long>(vocabulary_),
-           static_cast<long long>(greatest));
+      fail(KVC_BAD_ARGUMENT,
+           "sequence_bias, logit_bias or bad_words_ids: expected tokens below %lld, "
+           "the model's vocabulary, found %lld",
+           static_cast<long long>(vocabulary_), static_cast<long long>(greatest));
     }
   }
   // Single tokens come first, as Python adds them.

@@ -15,7 +15,8 @@ class SeedSequence {
  public:
   explicit SeedSequence(uint64_t seed) {
     // numpy has no second word for a seed below 2**32. A missing word counts as 0.
-    const uint32_t words[kPool] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), 0, 0};
+    const uint32_t words[kPool] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
+                                   0, 0};
     for (int i = 0; i < kPool; ++i) pool_[i] = hashed(words[i]);
     for (int from = 0; from < kPool; ++from) {
       for (int to = 0; to < kPool; ++to) {
@@ -32,7 +33,8 @@ class SeedSequence {
       word *= constant;
       words[i] = word ^ (word >> 16);
     }
-    for (int i = 0; i < 4; ++i) state[i] = words[2 * i] | static_cast<uint64_t>(words[2 * i + 1]) << 32;
+    for (int i = 0; i < 4; ++i)
+      state[i] = words[2 * i] | static_cast<uint64_t>(words[2 * i + 1]) << 32;
   }
 
  private:

@@ -29,7 +29,8 @@ double pairwise_sum(const double* x, int64_t count) {
   for (; i < count - count % 8; i += 8) {
     for (int j = 0; j < 8; ++j) sums[j] += x[i + j];
   }
-  double sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  double sum =
+      ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
   for (; i < count; ++i) sum += x[i];
   return sum;
 }
@@ -223,7 +224,8 @@ void Sampler::keep_typical() {
   sort_places(gathered_.data(), false);
   double reached = 0;
   int64_t last = 0;
-  for (int64_t i = 0; i < kept_; ++i) last += (reached += chances_[places_[i]]) < settings_.typical_p;
+  for (int64_t i = 0; i < kept_; ++i)
+    last += (reached += chances_[places_[i]]) < settings_.typical_p;
   const double most = gathered_[places_[std::min(last, kept_ - 1)]];
   for (int64_t i = 0; i < kept_; ++i) marks_[i] = gathered_[i] <= most;
   keep_marked();

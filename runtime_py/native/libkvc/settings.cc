@@ -26,12 +26,17 @@ bool is_seed(const Json& found) {
   const std::string text = found.source();
   errno = 0;
   std::strtoull(text.c_str(), nullptr, 10);
-  return is_number(found) && errno == 0 && text.find_first_not_of("0123456789") == std::string::npos;
+  return is_number(found) && errno == 0 &&
+         text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-bool is_temperature(const Json& found) { return is_number(found) && found.number >= 0 && std::isfinite(found.number); }
+bool is_temperature(const Json& found) {
+  return is_number(found) && found.number >= 0 && std::isfinite(found.number);
+}
 
-bool is_share(const Json& found) { return is_number(found) && found.number >= 0 && found.number <= 1; }
+bool is_share(const Json& found) {
+  return is_number(found) && found.number >= 0 && found.number <= 1;
+}
 
 bool is_penalty(const Json& found) { return is_temperature(found) && found.number > 0; }
 
@@ -54,17 +59,23 @@ bool all(const Json& list, const F& is_item) {
 }
 
 // A list of items, or one item alone.
-bool is_tokens(const Json& found) { return found.is(Kind::kList) ? all(found, is_count) : is_count(found); }
+bool is_tokens(const Json& found) {
+  return found.is(Kind::kList) ? all(found, is_count) : is_count(found);
+}
 
 bool is_text(const Json& found) { return found.is(Kind::kText) && !found.text.empty(); }
 
-bool is_texts(const Json& found) { return found.is(Kind::kList) ? all(found, is_text) : is_text(found); }
+bool is_texts(const Json& found) {
+  return found.is(Kind::kList) ? all(found, is_text) : is_text(found);
+}
 
 bool is_token_list(const Json& found) {
   return found.is(Kind::kList) && !found.items.empty() && all(found, is_count);
 }
 
-bool is_token_lists(const Json& found) { return found.is(Kind::kList) && all(found, is_token_list); }
+bool is_token_lists(const Json& found) {
+  return found.is(Kind::kList) && all(found, is_token_list);
+}
 
 bool is_bias(const Json& found) {
   return found.is(Kind::kList) && found.items.size() == 2 && is_token_list(found.items[0]) &&
@@ -108,8 +119,10 @@ const Known kKnown[] = {
     {"frequency_penalty", nullptr, is_finite, kFinite},
     {"presence_penalty", nullptr, is_finite, kFinite},
     {"no_repeat_ngram_size", nullptr, is_count, kCount},
-    {"sequence_bias", nullptr, is_biases, "pairs of a list of tokens and a number, such as [[[15, 8], -2.0]]"},
-    {"logit_bias", nullptr, is_logit_bias, "an object of tokens and numbers, such as {\"15\": -2.0}"},
+    {"sequence_bias", nullptr, is_biases,
+     "pairs of a list of tokens and a number, such as [[[15, 8], -2.0]]"},
+    {"logit_bias", nullptr, is_logit_bias,
+     "an object of tokens and numbers, such as {\"15\": -2.0}"},
     {"bad_words_ids", nullptr, is_token_lists, "a list of lists of tokens, none empty"},
     {"num_beams", nullptr, is_beams, "a whole number, 1 or more"},
     {"length_penalty", nullptr, is_finite, kFinite},
@@ -160,7 +173,8 @@ class Source {
     is_there_ = text != nullptr;
     if (!is_there_) return;
     if (!Json::read(text, std::strlen(text), &root_) || !root_.is(Kind::kObject)) {
-      fail(KVC_BAD_ARGUMENT, "%ssettings: expected a JSON object, got %s", prefix_, shown(text).c_str());
+      fail(KVC_BAD_ARGUMENT, "%ssettings: expected a JSON object, got %s", prefix_,
+           shown(text).c_str());
     }
     for (const Known& known : kKnown) check(known);
   }
@@ -182,7 +196,8 @@ class Source {
     for (const auto& member : root_.members) {
       bool is_known = member.second.is(Kind::kNull);
       for (const Known& known : kKnown) {
-        is_known |= member.first == known.name || (known.alias != nullptr && member.first == known.alias);
+        is_known |=
+            member.first == known.name || (known.alias != nullptr && member.first == known.alias);
       }
       if (!is_known) {
         fail(KVC_BAD_ARGUMENT, "%s is not a setting of kvc_generate", shown(member.first).c_str());
@@ -203,17 +218,20 @@ class Source {
       if (found == nullptr || (found->is(Kind::kBool) && !found->truth)) continue;
       const bool number = is_number(*found);
       if (number && (found->number == lacking.neutral || found->number == lacking.other)) continue;
-      missing += (missing.empty() ? "" : ", ") + std::string(lacking.name) + "=" + shown(found->source());
+      missing +=
+          (missing.empty() ? "" : ", ") + std::string(lacking.name) + "=" + shown(found->source());
     }
     if (missing.empty()) return "";
-    return "the bundle's generation_config: " + missing + ": ignored; kvc only takes the likeliest token or samples";
+    return "the bundle's generation_config: " + missing +
+           ": ignored; kvc only takes the likeliest token or samples";
   }
 
  private:
   void check(const Known& known) const {
     if (known.alias != nullptr && find(known.name) != nullptr && find(known.alias) != nullptr) {
-      fail(KVC_BAD_ARGUMENT, "%s%s: expected no value, since %s means the same and is given too, got %s",
-           prefix_, known.name, known.alias, shown(find(known.name)->source()).c_str());
+      fail(KVC_BAD_ARGUMENT,
+           "%s%s: expected no value, since %s means the same and is given too, got %s", prefix_,
+           known.name, known.alias, shown(find(known.name)->source()).c_str());
     }
     const Json* found = find(known);
     if (found == nullptr || known.fits(*found)) return;

@@ -1,4 +1,5 @@
-// The settings of a generation, as `GenerationSettings` of Python's generation/settings.py has them.
+// The settings of a generation, as `GenerationSettings` has them in Python's
+// generation/settings.py.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,10 @@ constexpr char kQwen2[] =
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 [[noreturn]] void refuse(const Json& found) {
-  fail(KVC_UNSUPPORTED_TOKENIZER, "tokenizer.json: expected a pre_tokenizer as GPT-2, Llama 3, Qwen 2 "
-       "or SmolLM2 have it, got %s", shown(found.source()).c_str());
+  fail(KVC_UNSUPPORTED_TOKENIZER,
+       "tokenizer.json: expected a pre_tokenizer as GPT-2, Llama 3, Qwen 2 "
+       "or SmolLM2 have it, got %s",
+       shown(found.source()).c_str());
 }
 
 std::string text_in(const Json& object, const char* key) {
@@ -54,7 +56,8 @@ size_t contraction(const Characters& text, size_t at, size_t end, bool any_case)
   for (const char* suffix : {"s", "t", "re", "ve", "m", "ll", "d"}) {
     const size_t length = suffix[1] == '\0' ? 1 : 2;
     const bool same = letter(1) == static_cast<uint32_t>(suffix[0]);
-    if (same && (length == 1 || letter(2) == static_cast<uint32_t>(suffix[1]))) return at + 1 + length;
+    if (same && (length == 1 || letter(2) == static_cast<uint32_t>(suffix[1])))
+      return at + 1 + length;
   }
   return at;
 }
@@ -97,7 +100,8 @@ void Splitting::read(const Json& found) {
 void Splitting::read_split(const Json& split) {
   const Json* pattern = split.find("pattern");
   const std::string rules = pattern == nullptr ? "" : text_in(*pattern, "Regex");
-  const bool isolated = text_in(split, "behavior") == "Isolated" && !truth_in(split, "invert", false);
+  const bool isolated =
+      text_in(split, "behavior") == "Isolated" && !truth_in(split, "invert", false);
   if (!isolated || (rules != kLlama3 && rules != kQwen2)) refuse(split);
   rules_ = Rules::kLlama3;
   most_digits_ = rules == kLlama3 ? 3 : 1;
@@ -119,8 +123,8 @@ void Splitting::split(const Characters& text, size_t first, size_t end,
 void Splitting::split_words(const Characters& text, size_t first, size_t end,
                             const std::function<void(size_t, size_t)>& word) const {
   while (first < end) {
-    const size_t next = rules_ == Rules::kGpt2 ? word_of_gpt2(text, first, end)
-                                               : word_of_llama3(text, first, end);
+    const size_t next =
+        rules_ == Rules::kGpt2 ? word_of_gpt2(text, first, end) : word_of_llama3(text, first, end);
     word(first, next);
     first = next;
   }

@@ -56,7 +56,8 @@ class StopStrings {
   bool may_begin(const std::string& text, size_t start) const {
     const size_t length = text.size() - start;
     for (const std::string& string : strings_) {
-      if (length <= string.size() && string.compare(0, length, text, start, length) == 0) return true;
+      if (length <= string.size() && string.compare(0, length, text, start, length) == 0)
+        return true;
     }
     return false;
   }
@@ -75,7 +76,8 @@ std::vector<std::string> strings_in(const char* json) {
     fits &= item.is(Json::Kind::kText) && !item.text.empty();
     made.push_back(item.text);
   }
-  if (!fits) fail(KVC_BAD_ARGUMENT, "stop_strings: expected a JSON list of texts that are not empty");
+  if (!fits)
+    fail(KVC_BAD_ARGUMENT, "stop_strings: expected a JSON list of texts that are not empty");
   return made;
 }
 
@@ -105,7 +107,8 @@ kvc_code kvc_tokenizer_encode(kvc_tokenizer* tokenizer, const char* text, size_t
                               kvc_error* error) {
   return kvc::lib::guarded(error, [&] {
     if (tokenizer == nullptr || text == nullptr || tokens == nullptr || count == nullptr) {
-      fail(KVC_BAD_ARGUMENT, "kvc_tokenizer_encode: expected a tokenizer, a text and places, got null");
+      fail(KVC_BAD_ARGUMENT,
+           "kvc_tokenizer_encode: expected a tokenizer, a text and places, got null");
     }
     tokenizer->tokens = tokenizer->tokenizer.encode(text, nbytes, special != 0);
     *tokens = tokenizer->tokens.data();
@@ -119,7 +122,8 @@ kvc_code kvc_spelling_open(const kvc_tokenizer* tokenizer, const char* stop_stri
     if (tokenizer == nullptr || spelling == nullptr) {
       fail(KVC_BAD_ARGUMENT, "kvc_spelling_open: expected a tokenizer and a place, got null");
     }
-    *spelling = new kvc_spelling{tokenizer->tokenizer, StopStrings(strings_in(stop_strings)), {}, ""};
+    *spelling =
+        new kvc_spelling{tokenizer->tokenizer, StopStrings(strings_in(stop_strings)), {}, ""};
   });
 }
 

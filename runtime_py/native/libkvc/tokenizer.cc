@@ -14,7 +14,8 @@ using Kind = Json::Kind;
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 
 [[noreturn]] void refuse(const char* expected, const std::string& found) {
-  fail(KVC_UNSUPPORTED_TOKENIZER, "tokenizer.json: expected %s, got %s", expected, shown(found).c_str());
+  fail(KVC_UNSUPPORTED_TOKENIZER, "tokenizer.json: expected %s, got %s", expected,
+       shown(found).c_str());
 }
 
 bool is_missing(const Json* found) { return found == nullptr || found->is(Kind::kNull); }
@@ -73,7 +74,8 @@ bool names_of(const Json& merge, std::string* left, std::string* right) {
     return true;
   }
   const size_t space = merge.text.find(' ');
-  if (space == std::string::npos || merge.text.find(' ', space + 1) != std::string::npos) return false;
+  if (space == std::string::npos || merge.text.find(' ', space + 1) != std::string::npos)
+    return false;
   *left = merge.text.substr(0, space);
   *right = merge.text.substr(space + 1);
   return true;
@@ -103,7 +105,8 @@ Tokenizer::Tokenizer(const char* json, size_t nbytes) {
 
 void Tokenizer::read_decoder(const Json* decoder) const {
   if (is_missing(decoder)) refuse("a decoder of the type ByteLevel", "none");
-  if (type_of(*decoder) != "ByteLevel") refuse("a decoder of the type ByteLevel", decoder->source());
+  if (type_of(*decoder) != "ByteLevel")
+    refuse("a decoder of the type ByteLevel", decoder->source());
 }
 
 void Tokenizer::read_normalizer(const Json* normalizer) {
@@ -144,7 +147,8 @@ void Tokenizer::read_merges(const Json& merges) {
   for (const Json& merge : merges.items) {
     std::string left, right;
     if (!names_of(merge, &left, &right)) refuse("merges of two tokens", merge.source());
-    const auto a = vocabulary_.find(left), b = vocabulary_.find(right), both = vocabulary_.find(left + right);
+    const auto a = vocabulary_.find(left), b = vocabulary_.find(right),
+               both = vocabulary_.find(left + right);
     if (a == vocabulary_.end() || b == vocabulary_.end() || both == vocabulary_.end()) {
       refuse("merges of tokens in the vocabulary", merge.source());
     }
@@ -173,7 +177,8 @@ void Tokenizer::read_added(const Json* added) {
   if (is_missing(added)) return;
   for (const Json& one : added->items) {
     const Json *id = one.find("id"), *content = one.find("content");
-    if (id == nullptr || content == nullptr || content->text.empty()) refuse("added tokens", one.source());
+    if (id == nullptr || content == nullptr || content->text.empty())
+      refuse("added tokens", one.source());
     for (const char* key : {"single_word", "lstrip", "rstrip"}) expect_none(one, key);
     const Json *special = one.find("special"), *normalized = one.find("normalized");
     const bool is_special = special != nullptr && special->truth;
@@ -206,7 +211,8 @@ void Tokenizer::read_template(const Json* post_processor) {
   }
   const Json* single = post_processor->find("single");
   if (type != "TemplateProcessing" || single == nullptr) {
-    refuse("a post_processor of the type ByteLevel or TemplateProcessing", post_processor->source());
+    refuse("a post_processor of the type ByteLevel or TemplateProcessing",
+           post_processor->source());
   }
   read_single(*single, post_processor->find("special_tokens"));
 }
@@ -216,7 +222,8 @@ void Tokenizer::read_single(const Json& single, const Json* names) {
   for (const Json& piece : single.items) {
     const Json* special = piece.find("SpecialToken");
     if (special == nullptr) {
-      if (side == &after_ || piece.find("Sequence") == nullptr) refuse("a template of one text", single.source());
+      if (side == &after_ || piece.find("Sequence") == nullptr)
+        refuse("a template of one text", single.source());
       side = &after_;
       continue;
     }
@@ -231,7 +238,9 @@ void Tokenizer::read_single(const Json& single, const Json* names) {
 
 const std::string& Tokenizer::bytes_of(int64_t token) const {
   static const std::string none;
-  return token >= 0 && token < static_cast<int64_t>(bytes_.size()) ? bytes_[static_cast<size_t>(token)] : none;
+  return token >= 0 && token < static_cast<int64_t>(bytes_.size())
+             ? bytes_[static_cast<size_t>(token)]
+             : none;
 }
 
 Tokens Tokenizer::encode(const char* text, size_t nbytes, bool special) const {
@@ -263,7 +272,8 @@ void Tokenizer::encode_part(const Characters& text, size_t first, size_t end, si
 void Tokenizer::find_added(const Characters& text, size_t first, size_t end, size_t pass,
                            Tokens* made) const {
   if (pass == std::size(added_)) {
-    splitting_.split(text, first, end, [&](size_t begin, size_t after) { encode_word(text, begin, after, made); });
+    splitting_.split(text, first, end,
+                     [&](size_t begin, size_t after) { encode_word(text, begin, after, made); });
     return;
   }
   for (size_t at = first; at < end;) {
@@ -340,7 +350,8 @@ void Tokenizer::merge(std::vector<Part>& parts) const {
     queue.pop();
     Part& part = parts[best.place];
     // A pair that is no longer there was merged with others.
-    if (part.token != best.left || part.after < 0 || parts[part.after].token != best.right) continue;
+    if (part.token != best.left || part.after < 0 || parts[part.after].token != best.right)
+      continue;
     Part& gone = parts[part.after];
     gone.token = -1;
     part.token = best.token;

@@ -56,8 +56,10 @@ class Tokenizer {
   void read_decoder(const Json* decoder) const;
   void name_bytes(const std::string& name, int64_t token, bool is_special);
 
-  void encode_part(const Characters& text, size_t first, size_t end, size_t pass, Tokens* made) const;
-  void find_added(const Characters& text, size_t first, size_t end, size_t pass, Tokens* made) const;
+  void encode_part(const Characters& text, size_t first, size_t end, size_t pass,
+                   Tokens* made) const;
+  void find_added(const Characters& text, size_t first, size_t end, size_t pass,
+                  Tokens* made) const;
   const Added* added_at(const Characters& text, size_t at, size_t end, size_t pass) const;
   void encode_word(const Characters& text, size_t first, size_t end, Tokens* made) const;
   void merge(std::vector<Part>& parts) const;
@@ -65,14 +67,14 @@ class Tokenizer {
 
   std::unordered_map<std::string, int32_t> vocabulary_;
   std::unordered_map<uint64_t, Merge> merges_;
-  std::vector<std::string> bytes_;         // of each token
-  std::vector<Added> added_[2];            // those found in the text as it is; the others
-  int32_t of_byte_[256];                   // the token of each byte, -1 for none
+  std::vector<std::string> bytes_;  // of each token
+  std::vector<Added> added_[2];     // those found in the text as it is; the others
+  int32_t of_byte_[256];            // the token of each byte, -1 for none
   Splitting splitting_;
   Tokens before_, after_;
   bool is_bytes_ = false;
-  bool composes_ = false;                  // the form NFC is asked for
-  bool whole_words_ = false;               // a word of the vocabulary is not merged
+  bool composes_ = false;     // the form NFC is asked for
+  bool whole_words_ = false;  // a word of the vocabulary is not merged
 };
 
 }  // namespace kvc::lib::text

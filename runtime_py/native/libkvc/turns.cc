@@ -54,7 +54,8 @@ kvc_turns turns_in(const char* json, size_t nbytes) {
 std::string trimmed(const std::string& text) {
   const char* spaces = " \t\n\r\v\f";
   const size_t first = text.find_first_not_of(spaces);
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(spaces) - first + 1);
+  return first == std::string::npos ? ""
+                                    : text.substr(first, text.find_last_not_of(spaces) - first + 1);
 }
 
 }  // namespace
@@ -81,7 +82,8 @@ kvc_code kvc_turns_text(kvc_turns* turns, int32_t is_first, const char* system, 
     }
     std::string before = is_first ? turns->before : turns->between;
     if (is_first && system != nullptr) {
-      before = turns->before_system + (turns->trims ? trimmed(system) : system) + turns->after_system;
+      before =
+          turns->before_system + (turns->trims ? trimmed(system) : system) + turns->after_system;
     }
     turns->text = before + (turns->trims ? trimmed(said) : said) + turns->after;
     *text = turns->text.c_str();

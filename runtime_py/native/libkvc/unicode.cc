@@ -43,7 +43,12 @@ bool characters_of(const char* text, size_t nbytes, Characters* found) {
   found->reserve(nbytes);
   for (size_t i = 0; i < nbytes;) {
     const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+    const size_t length = lead < 0x80   ? 1
+                          : lead < 0xC2 ? 0
+                          : lead < 0xE0 ? 2
+                          : lead < 0xF0 ? 3
+                          : lead < 0xF5 ? 4
+                                        : 0;
     if (length == 0 || nbytes - i < length) return false;
     uint32_t code = length == 1 ? lead : lead & (0x7F >> length);
     for (size_t j = 1; j < length; ++j) {

@@ -9,10 +9,10 @@ namespace kvc::lib::text {
 
 using Characters = std::vector<uint32_t>;
 
-bool is_letter(uint32_t character);     // \p{L}
-bool is_number(uint32_t character);     // \p{N}
-bool is_digit(uint32_t character);      // numeric, in the version of Unicode that `Digits` has
-bool is_space(uint32_t character);      // \s
+bool is_letter(uint32_t character);  // \p{L}
+bool is_number(uint32_t character);  // \p{N}
+bool is_digit(uint32_t character);   // numeric, in the version of Unicode that `Digits` has
+bool is_space(uint32_t character);   // \s
 
 // The characters of a text of UTF-8. Returns false if it is not UTF-8.
 bool characters_of(const char* text, size_t nbytes, Characters* found);

@@ -122,14 +122,17 @@ static void tell_speed(const char* what, int64_t count, double seconds) {
 }
 
 static void tell(const state* all, const kvc_answer* answer) {
-  static const char* const ends[] = {"not at all", "a stop token", "the limit of tokens", "a full cache", "the caller"};
-  if (answer->end == KVC_END_FULL) fputs("kvc-run: the answer ended since the cache is full\n", stderr);
+  static const char* const ends[] = {"not at all", "a stop token", "the limit of tokens",
+                                     "a full cache", "the caller"};
+  if (answer->end == KVC_END_FULL)
+    fputs("kvc-run: the answer ended since the cache is full\n", stderr);
   if (!all->given.verbose) return;
   tell_speed("prompt", answer->prompt_tokens, answer->prompt_seconds);
   tell_speed("answer", answer->steps, answer->step_seconds);
-  fprintf(stderr, "ended by: %s\n", interrupted                        ? "Ctrl-C"
-                                    : answer->end == KVC_END_CALLER ? "a stop string"
-                                                                    : ends[answer->end]);
+  fprintf(stderr, "ended by: %s\n",
+          interrupted                     ? "Ctrl-C"
+          : answer->end == KVC_END_CALLER ? "a stop string"
+                                          : ends[answer->end]);
 }
 
 /* Runs the pending tokens, and makes an answer. */
@@ -139,9 +142,8 @@ static int answer_pending(state* all) {
   all->answer.count = 0;
   interrupted = 0;
   answering = 1;
-  const kvc_code code =
-      kvc_generate(all->generator, all->held.items, all->held.count, prompt.items, prompt.count, on_token,
-                   all, &answer, &all->error);
+  const kvc_code code = kvc_generate(all->generator, all->held.items, all->held.count, prompt.items,
+                                     prompt.count, on_token, all, &answer, &all->error);
   answering = 0;
   if (all->spelling != NULL) {
     size_t nbytes;
@@ -186,7 +188,8 @@ static int add_text(state* all, const char* text, int special) {
   const int64_t* found;
   int64_t count;
   if (all->tokenizer == NULL) return add_ids(all, text);
-  if (kvc_tokenizer_encode(all->tokenizer, text, strlen(text), special, &found, &count, &all->error) != KVC_OK) {
+  if (kvc_tokenizer_encode(all->tokenizer, text, strlen(text), special, &found, &count,
+                           &all->error) != KVC_OK) {
     return failed(all, "");
   }
   add_tokens(&all->pending, found, count);
@@ -204,7 +207,7 @@ static int run_prompt(state* all) {
   return code != 0 ? code : answer_pending(all);
 }
 
-/* One line of a chat after the other. A line that fails is told; the exit code is that of the last. */
+/* One line of a chat after the other. What fails is told; the exit code is that of the last. */
 static int run_chat(state* all) {
   int code = 0;
   char* line;
@@ -213,7 +216,8 @@ static int run_chat(state* all) {
     const int first = !all->begun;
     const int64_t before = all->pending.count;
     code = 1;
-    if (kvc_turns_text(all->turns, first, first ? all->given.system : NULL, line, &text, &all->error) != KVC_OK) {
+    if (kvc_turns_text(all->turns, first, first ? all->given.system : NULL, line, &text,
+                       &all->error) != KVC_OK) {
       failed(all, "");
     } else if (add_text(all, text, 0) == 0) {
       const int64_t held = all->held.count;
@@ -236,8 +240,9 @@ static int open_turns(state* all) {
   char* json = read_all(file, &nbytes);
   if (file != NULL) fclose(file);
   if (json == NULL) {
-    fprintf(stderr, "kvc-run: cannot read %s, which --chat needs: write it with kvc chat %s --turns %s\n", path,
-            all->given.bundle, path);
+    fprintf(stderr,
+            "kvc-run: cannot read %s, which --chat needs: write it with kvc chat %s --turns %s\n",
+            path, all->given.bundle, path);
     return 1;
   }
   const kvc_code code = kvc_turns_open(json, nbytes, &all->turns, &all->error);
@@ -249,7 +254,8 @@ static int open_turns(state* all) {
 /* Opens the session, or the one in a file with what is pending there. */
 static int open_session(state* all) {
   if (all->given.restore == NULL) {
-    const kvc_code code = kvc_session_open(all->bundle, NULL, 0, all->given.capacity, &all->session, &all->error);
+    const kvc_code code =
+        kvc_session_open(all->bundle, NULL, 0, all->given.capacity, &all->session, &all->error);
     return code == KVC_OK ? 0 : failed(all, "");
   }
   const char* attached;
@@ -270,10 +276,12 @@ static int open_tokenizer(state* all) {
   if (all->given.ids) return 0;
   const kvc_code code = kvc_tokenizer_of(all->bundle, &all->tokenizer, &all->error);
   if (code == KVC_UNKNOWN_NAME && !all->given.chat) return 0; /* texts are token ids */
-  if (code == KVC_UNKNOWN_NAME) return fputs("kvc-run: --chat: the bundle has no tokenizer\n", stderr), 1;
+  if (code == KVC_UNKNOWN_NAME)
+    return fputs("kvc-run: --chat: the bundle has no tokenizer\n", stderr), 1;
   if (code != KVC_OK) {
     failed(all, "");
-    if (!all->given.chat) fputs("kvc-run: with --ids, PROMPT is token ids, which other programs make\n", stderr);
+    if (!all->given.chat)
+      fputs("kvc-run: with --ids, PROMPT is token ids, which other programs make\n", stderr);
     return 1;
   }
   return all->given.chat ? open_turns(all) : 0;
@@ -282,7 +290,8 @@ static int open_tokenizer(state* all) {
 static int open_generator(state* all) {
   char settings[MOST_SETTINGS + 2];
   snprintf(settings, sizeof settings, "{%s}", all->given.settings);
-  if (kvc_generator_open(all->bundle, all->session, settings, &all->generator, &all->error) != KVC_OK) {
+  if (kvc_generator_open(all->bundle, all->session, settings, &all->generator, &all->error) !=
+      KVC_OK) {
     return failed(all, "");
   }
   const char* ignored = kvc_generator_ignored(all->generator);
@@ -297,7 +306,8 @@ static int open_generator(state* all) {
 static int open_all(state* all) {
   const double began = seconds_now();
   if (kvc_open(all->given.bundle, &all->bundle, &all->error) != KVC_OK) return failed(all, "");
-  if (all->given.threads > 0 && kvc_set_threads(all->bundle, all->given.threads, &all->error) != KVC_OK) {
+  if (all->given.threads > 0 &&
+      kvc_set_threads(all->bundle, all->given.threads, &all->error) != KVC_OK) {
     return failed(all, "");
   }
   const double opened = seconds_now();
@@ -305,8 +315,8 @@ static int open_all(state* all) {
   const double session = seconds_now();
   if (open_tokenizer(all) != 0 || open_generator(all) != 0) return 1;
   if (all->given.verbose) {
-    fprintf(stderr, "open: bundle %.1f ms, session %.1f ms, tokenizer %.1f ms\n", 1e3 * (opened - began),
-            1e3 * (session - opened), 1e3 * (seconds_now() - session));
+    fprintf(stderr, "open: bundle %.1f ms, session %.1f ms, tokenizer %.1f ms\n",
+            1e3 * (opened - began), 1e3 * (session - opened), 1e3 * (seconds_now() - session));
   }
   return 0;
 }

@@ -8,12 +8,14 @@
 static const char kUsage[] =
     "usage: kvc-run [OPTIONS] MODEL.kvc [PROMPT]\n"
     "\n"
-    "Continues PROMPT with the model in MODEL.kvc; the text goes to stdout as it is made. A PROMPT of\n"
+    "Continues PROMPT with the model in MODEL.kvc; the text goes to stdout as it is made. A PROMPT "
+    "of\n"
     "- is read from stdin. Ctrl-C ends an answer. Settings that are not given are the bundle's.\n"
     "\n"
     "  --chat                   each line of stdin is a message; the session stays\n"
     "  --system TEXT            the system message of a chat\n"
-    "  --turns FILE             the texts of a chat's turns, as `kvc chat MODEL.kvc --turns FILE` writes\n"
+    "  --turns FILE             the texts of a chat's turns, as `kvc chat MODEL.kvc --turns FILE` "
+    "writes\n"
     "                           them  [default: MODEL.kvc.turns.json]\n"
     "  --ids                    PROMPT is token ids, such as \"1 15 8\", and so is the answer\n"
     "  --max-tokens N           the most tokens of an answer\n"
@@ -72,7 +74,9 @@ int add_setting(options* found, const char* name, const char* json) {
 
 /* Adds a text to a JSON list. */
 static int add_to_list(char* list, const char* text) {
-  if (list[0] == '\0' ? !add_text(list, "[") : (list[strlen(list) - 1] = '\0', !add_text(list, ", "))) return 0;
+  if (list[0] == '\0' ? !add_text(list, "[")
+                      : (list[strlen(list) - 1] = '\0', !add_text(list, ", ")))
+    return 0;
   if (!add_text(list, "\"")) return 0;
   for (; *text != '\0'; ++text) {
     const unsigned char c = (unsigned char)*text;
@@ -91,7 +95,8 @@ static int add_to_list(char* list, const char* text) {
 static int as_json(const char* text, int is_whole, char* json, size_t room) {
   char* end;
   if (is_whole) {
-    if (text[0] == '\0' || strspn(text, "0123456789") != strlen(text) || strlen(text) > 20) return 0;
+    if (text[0] == '\0' || strspn(text, "0123456789") != strlen(text) || strlen(text) > 20)
+      return 0;
     while (text[0] == '0' && text[1] != '\0') ++text;
     snprintf(json, room, "%s", text);
     return 1;
@@ -105,10 +110,12 @@ static int as_json(const char* text, int is_whole, char* json, size_t room) {
 static int set_setting(size_t which, const char* value, options* found) {
   char json[40];
   if (!as_json(value, kSettings[which].is_whole, json, sizeof json)) {
-    return mistake(kSettings[which].option,
-                   kSettings[which].is_whole ? "expected a whole number, 0 or more" : "expected a number");
+    return mistake(kSettings[which].option, kSettings[which].is_whole
+                                                ? "expected a whole number, 0 or more"
+                                                : "expected a number");
   }
-  return add_setting(found, kSettings[which].setting, json) ? -1 : mistake(value, "too many settings");
+  return add_setting(found, kSettings[which].setting, json) ? -1
+                                                            : mistake(value, "too many settings");
 }
 
 /* Sets an option that has a value. */
@@ -135,7 +142,8 @@ static int set_value(const char* option, const char* value, options* found) {
   char json[40];
   const int capacity = strcmp(option, "--capacity") == 0;
   if (!capacity && strcmp(option, "--threads") != 0) return mistake(option, "no such option");
-  if (!as_json(value, 1, json, sizeof json) || strlen(json) > (capacity ? 18 : 9) || json[0] == '0') {
+  if (!as_json(value, 1, json, sizeof json) || strlen(json) > (capacity ? 18 : 9) ||
+      json[0] == '0') {
     return mistake(option, "expected a whole number, 1 or more");
   }
   if (capacity) {
@@ -161,12 +169,15 @@ static int set_flag(const char* option, options* found) {
 
 static int check(const options* found) {
   if (found->bundle == NULL) return mistake("MODEL.kvc", "it is missing");
-  if (found->chat && found->prompt != NULL) return mistake("--chat", "messages come from stdin, not as PROMPT");
+  if (found->chat && found->prompt != NULL)
+    return mistake("--chat", "messages come from stdin, not as PROMPT");
   if (found->chat && found->ids) return mistake("--chat", "it goes without --ids");
   if (!found->chat && found->prompt == NULL) return mistake("PROMPT", "it is missing");
   if (!found->chat && found->system != NULL) return mistake("--system", "it goes with --chat");
-  if (found->ids && found->stop_strings[0] != '\0') return mistake("--stop", "it goes without --ids");
-  if (found->capacity > 0 && found->restore != NULL) return mistake("--capacity", "it is that of the session in FILE");
+  if (found->ids && found->stop_strings[0] != '\0')
+    return mistake("--stop", "it goes without --ids");
+  if (found->capacity > 0 && found->restore != NULL)
+    return mistake("--capacity", "it is that of the session in FILE");
   return -1;
 }
 
@@ -189,7 +200,8 @@ int read_options(int count, char** arguments, options* found) {
       fputs(kUsage, stdout);
       return 0;
     } else if (!set_flag(argument, found)) {
-      if (i + 1 == count) return mistake(argument, "a value is missing, or there is no such option");
+      if (i + 1 == count)
+        return mistake(argument, "a value is missing, or there is no such option");
       const int code = set_value(argument, arguments[++i], found);
       if (code >= 0) return code;
     }
