@@ -13,17 +13,14 @@ import numpy as np
 import kvc.runtime.native
 from kvc.schema.dtypes import DType
 
-CODES = {
-    name: number
-    for number, name in enumerate(
-        "OK BAD_ARGUMENT UNKNOWN_NAME FILE_PROBLEM CANNOT_WRITE NOT_A_BUNDLE "
-        "UNSUPPORTED_VERSION DAMAGED DATA_FILE_MISSING DATA_FILE_MISMATCH FILE_CHANGED "
-        "NOT_BOUND OTHER_KERNELS OUT_OF_MEMORY INPUT_MISMATCH STATE_MISMATCH "
-        "CACHE_OVERFLOW CALL_TOO_LONG NOT_ENCODED INDEX_OUT_OF_RANGE KERNEL_FAILED "
-        "POISONED BUSY NO_POSITION NOT_REWINDABLE BAD_SNAPSHOT INTERNAL".split()
-    )
-}
-NAMES = {number: name for name, number in CODES.items()}
+_CODES = """
+OK BAD_ARGUMENT UNKNOWN_NAME FILE_PROBLEM CANNOT_WRITE NOT_A_BUNDLE UNSUPPORTED_VERSION
+DAMAGED DATA_FILE_MISSING DATA_FILE_MISMATCH FILE_CHANGED NOT_BOUND OTHER_KERNELS
+OUT_OF_MEMORY INPUT_MISMATCH STATE_MISMATCH CACHE_OVERFLOW CALL_TOO_LONG NOT_ENCODED
+INDEX_OUT_OF_RANGE KERNEL_FAILED POISONED BUSY NO_POSITION NOT_REWINDABLE BAD_SNAPSHOT
+INTERNAL UNUSABLE_LOGITS
+"""
+NAMES = dict(enumerate(_CODES.split()))
 
 
 class Error(ctypes.Structure):
@@ -143,9 +140,7 @@ class CSession:
         inputs = (CArray * max(1, len(args)))(*map(described, given))
         count = self.bundle.methods[number][1].outputs
         outputs = (CArray * max(1, count))()
-        run(
-            "kvc_session_run", self.pointer, number, inputs, len(args), outputs, count
-        )
+        run("kvc_session_run", self.pointer, number, inputs, len(args), outputs, count)
         return [read(outputs[i]) for i in range(count)]
 
     def shapes(self, name: str, *args: np.ndarray | None) -> list[tuple[int, ...]]:

@@ -173,7 +173,9 @@ def speaker(path: Path) -> Path:
     return save(
         Speaker(),
         [
-            Method("hear", (heard,), dynamic={"rows": {2: Dim("n", 2, 8)}}, role="encode"),
+            Method(
+                "hear", (heard,), dynamic={"rows": {2: Dim("n", 2, 8)}}, role="encode"
+            ),
             Method("say", (tokens,), dynamic={"tokens": {1: Dim("seq", 2, 12)}}),
         ],
         path,

@@ -26,7 +26,15 @@ def compiled(source: Path, *options: str) -> Path:
     names = (f"_kernels{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
     library = next(folder / name for name in names if (folder / name).exists())
     made = source.with_suffix("")
-    command = [compiler, *options, "-I", LIBKVC, source, library, f"-Wl,-rpath,{folder}"]
+    command = [
+        compiler,
+        *options,
+        "-I",
+        LIBKVC,
+        source,
+        library,
+        f"-Wl,-rpath,{folder}",
+    ]
     subprocess.run([*command, "-o", made], check=True)
     return made
 
@@ -62,7 +70,9 @@ def test_the_program_of_the_page_prints_what_python_computes(rings, tmp_path):
 
 def test_the_header_is_plain_c(tmp_path):
     source = tmp_path / "header.c"
-    source.write_text('#include "kvc.h"\nint main(void) { return kvc_version() < 1; }\n')
+    source.write_text(
+        '#include "kvc.h"\nint main(void) { return kvc_version() < 1; }\n'
+    )
     assert ran(compiled(source, "-std=c99", "-pedantic", "-Wall", "-Werror")) == []
 
 
@@ -72,4 +82,3 @@ def test_a_decode_step_allocates_nothing(rings, tmp_path):
     source.write_text(Path(__file__).with_name("allocations.cc").read_text())
     program = compiled(source, "-std=c++17", "-O1")
     assert ran(program, rings) == [0]
-
