@@ -125,13 +125,12 @@ def test_an_operand_outside_of_its_memory_is_refused_before_the_call(linear, tmp
 @pytest.mark.parametrize("kernel", ["call", "ask"])
 def test_a_list_may_not_call_addresses(kernel, linear, tmp_path):
     blobs, program = parts(linear)
-    names = TableReader.root(program, "Program").child("bounds").texts("kernels")
-    name = max(names, key=len).encode()
-    assert program.count(len(name).to_bytes(4, "little") + name) >= 1
-    wanted = kernel.encode().ljust(len(name), b"\0")
-    lead = len(name).to_bytes(4, "little")
-    at = program.rindex(lead + name)
-    other = program[:at] + lead + wanted + program[at + 4 + len(name) :]
+    bounds = TableReader.root(program, "Program").child("bounds")
+    place = next(
+        at for at in bounds._targets("kernels") if program[at] > len(kernel) + 4
+    )
+    name = kernel.encode().ljust(program[place], b"\0")
+    other = program[: place + 4] + name + program[place + 4 + len(name) :]
     path = tmp_path / "changed.kvc"
     path.write_bytes(seal(blobs, other))
     with pytest.raises(Refused, match="unknown kernel"):
