@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from checked_steps import TENSOR, extent, operands_of
+from checked_steps import extent, operands_of
 from native_calls import native_graph
 from op_cases import CASES
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
 from kvc.schema.codec.records import TableReader
+from kvc.schema.container import split as split_bundle
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,37 @@ def test_bundles_in_memory(linear):
     room[start + 8 : start + 8 + raw.size] = raw
     moved = room[start + 8 : start + 8 + raw.size]
     refused(lambda: CBundle(None, moved), "BAD_ARGUMENT", "multiple of 64")
+
+
+def test_data_files_beside_a_bundle(linear, tmp_path):
+    split = tmp_path / "apart.kvc"
+    split_bundle(linear, split)
+    (data,) = tmp_path.glob("*.kvd")
+    with load(linear) as program:
+        expected = program.session().prefill(tokens(1, 2)).tobytes()
+    with CBundle(split) as bundle, bundle.session() as session:
+        assert session.call("prefill", tokens(1, 2))[0].tobytes() == expected
+    raw = data.read_bytes()
+    data.write_bytes(raw[:-1])
+    refused(lambda: CBundle(split), "DAMAGED", "cut short")
+    data.unlink()
+    refused(lambda: CBundle(split), "DATA_FILE_MISSING", f"{data.name} is not beside")
+    other = tmp_path / "other"
+    other.mkdir()
+    kind_bundle("index_copy", other / "model.kvc")
+    split_bundle(other / "model.kvc", other / "apart.kvc")
+    (theirs,) = other.glob("*.kvd")
+    data.write_bytes(theirs.read_bytes())
+    refused(lambda: CBundle(split), "DATA_FILE_MISMATCH", "of another bundle")
+    data.unlink()
+    data.symlink_to(theirs)
+    refused(lambda: CBundle(split), "FILE_PROBLEM", "symbolic link")
+    raw = np.frombuffer(split.read_bytes(), np.uint8)
+    room = np.zeros(raw.size + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    room[start : start + raw.size] = raw
+    content = room[start : start + raw.size]
+    refused(lambda: CBundle(None, content), "DATA_FILE_MISSING", "kvc join")
 
 
 def test_inputs_that_do_not_fit(linear):
