@@ -74,6 +74,12 @@ KVC_API int32_t kvc_kernel(const char* name) {
   return -1;
 }
 
+// The name of the op of a kernel, null where there is no such kernel.
+KVC_API const char* kvc_kernel_name(int32_t number) {
+  const auto& all = kvc::kernels();
+  return number >= 0 && number < static_cast<int32_t>(all.size()) ? all[number].name : nullptr;
+}
+
 // Checks steps before they are first run, see checks.h: returns `count`, or the index of the first
 // that no kernel may run, with why in `breach`.
 KVC_API int32_t kvc_check_steps(const kvc::Step* steps, const kvc::SettingCounts* counts,

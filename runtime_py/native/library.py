@@ -56,6 +56,8 @@ class Library:
             *(ctypes.c_void_p,) * 3,
         )
         self._run.restype = ctypes.c_int32
+        self._name = library.kvc_kernel_name
+        self._name.argtypes, self._name.restype = (ctypes.c_int32,), ctypes.c_char_p
         self._check = library.kvc_check_steps
         self._check.argtypes = (
             *(ctypes.c_void_p,) * 2,
@@ -87,6 +89,13 @@ class Library:
         if found is None:
             found = self._kernels[name] = self._find(name.encode())
             assert found >= 0, f"no kernel for {name}"
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all kernels, in the order of their numbers."""
+        found: list[str] = []
+        while (name := self._name(len(found))) is not None:
+            found.append(name.decode())
         return found
 
     def has(self, name: str) -> bool:
