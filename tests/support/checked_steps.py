@@ -1,4 +1,4 @@
-"""Check all native steps that are bound while a test runs, as those of a file would be."""
+"""Check native steps that are bound while a test runs, as those of a file would be."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -157,17 +157,44 @@ def _by_hand() -> Steps:
             add("kvc::linear_qd8", [out, q, scale, zero, w, of_columns, b], [], [])
             given = [out, q, scale, zeros, factors, w, of_columns, b]
             add("kvc::linear_q8", given, [], [])
-        add("linears_of_rows", [out, out, x, *([w, of_columns, bias, None] * 2)], [0, 0, 1], [])
+        add(
+            "linears_of_rows",
+            [out, out, x, *([w, of_columns, bias, None] * 2)],
+            [0, 0, 1],
+            [],
+        )
         add("linears_of_rows", [out, x, x, w, of_columns, None, None], [1, 1, 0], [])
-        add("linears_of_rows", [out, x, floats(width), w, of_columns, bias, None], [2, 0, 1], [1e-5])
+        add(
+            "linears_of_rows",
+            [out, x, floats(width), w, of_columns, bias, None],
+            [2, 0, 1],
+            [1e-5],
+        )
         experts = rng.integers(0, 4, rows)
         many, scaled, biases = bytes_(4, 24, width), floats(4, 24), floats(4, 24)
-        add("kvc::expert_linear_qd8", [out, q, scale, zero, many, scaled, experts, biases], [], [])
-        add("kvc::expert_linear_q8", [out, q, scale, zeros, factors, many, scaled, experts, None], [], [])
+        add(
+            "kvc::expert_linear_qd8",
+            [out, q, scale, zero, many, scaled, experts, biases],
+            [],
+            [],
+        )
+        add(
+            "kvc::expert_linear_q8",
+            [out, q, scale, zeros, factors, many, scaled, experts, None],
+            [],
+            [],
+        )
         if width == 96:
             parts = floats(24, 3)
-            add("kvc::linear_q8", [out, q, scale, zeros, factors, w, parts, None], [], [])
-            half = rng.integers(0, 1 << 15, (3, 3, 8)).astype(np.uint16).view(np.float16)
+            add(
+                "kvc::linear_q8",
+                [out, q, scale, zeros, factors, w, parts, None],
+                [],
+                [],
+            )
+            half = (
+                rng.integers(0, 1 << 15, (3, 3, 8)).astype(np.uint16).view(np.float16)
+            )
             for s in (scales, half):
                 add("kvc::linear_qb4", [out, q, scale, zero, weight, s, bias], [], [])
                 for minimum in (None, scales, half):
@@ -195,9 +222,18 @@ def _attention(
             settings = [1, ABSENT, ABSENT, circular, 0]
             numbers = [float("nan"), float("nan")]
             add = steps.add
-            add("kvc::attention", [*given, None, None, None, *scales, None], settings, numbers)
-            add("kvc::attention", [*given, mask, floats(4), floats(4), *scales, lengths],
-                [0, 7, 9, circular, 4 * circular], [0.5, 3.0])
+            add(
+                "kvc::attention",
+                [*given, None, None, None, *scales, None],
+                settings,
+                numbers,
+            )
+            add(
+                "kvc::attention",
+                [*given, mask, floats(4), floats(4), *scales, lengths],
+                [0, 7, 9, circular, 4 * circular],
+                [0.5, 3.0],
+            )
         for layout in (0, 1):
             update = floats(batch, 2, seq, 16)
             if dtype is I8:
@@ -205,4 +241,9 @@ def _attention(
             starts = np.full(batch, slots - seq, I64)
             for each in (starts, None):
                 for some in (lengths, None):
-                    steps.add("kvc::cache_update", [k, update, each, some], [2, layout, layout * 3], [])
+                    steps.add(
+                        "kvc::cache_update",
+                        [k, update, each, some],
+                        [2, layout, layout * 3],
+                        [],
+                    )

@@ -18,4 +18,4 @@ preload=$(for name in libasan libubsan libstdc++; do g++ -print-file-name="$name
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096 LD_PRELOAD=${preload//$'\n'/:}
 "$python" -m pytest -q tests/runtime_py/native tests/end_to_end/test_native.py "$@"
 cd tests/support
-"../../$python" step_mutations.py 0 0 "${KVC_MUTATIONS:-40000}"
+"../../$python" mutated_runs.py 0 0 "${KVC_MUTATIONS:-40000}"

@@ -4,7 +4,8 @@
 """
 
 import pytest
-from step_mutations import describe, run_mutations
+from mutated_runs import run_mutations
+from step_mutations import describe
 from step_samples import Sample, samples
 
 from kvc.runtime.native.library import find_library
