@@ -98,6 +98,11 @@ class Library:
             found.append(name.decode())
         return found
 
+    def name_of(self, kernel: int) -> str:
+        """Return the name of a kernel whose number `kernel` has returned."""
+        name: bytes = self._name(kernel)
+        return name.decode()
+
     def has(self, name: str) -> bool:
         """Tell whether an operator has a kernel."""
         return bool(self._find(name.encode()) >= 0)
