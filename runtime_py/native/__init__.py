@@ -194,13 +194,11 @@ class Steps:
         starts: Sequence[Array],
     ) -> Array:
         """Encode steps; `starts` has where operands, integers and numbers begin."""
-        settings = zip((integers, numbers), starts[1:], strict=True)
-        counts_of = [np.diff(first, append=len(array)) for array, first in settings]
-        self._setting_counts = np.stack(counts_of, axis=1).astype(np.int32)
-        spare = (np.zeros(1, array.dtype) for array in (integers, numbers))
-        integers, numbers = map(
-            np.append, (integers, numbers), spare
-        )  # an address each
+        given = zip((integers, numbers), starts[1:], strict=True)
+        counted = [np.diff(first, append=len(array)) for array, first in given]
+        self._setting_counts = np.stack(counted, axis=1).astype(np.int32)
+        # Each has an address, even without elements.
+        integers, numbers = np.append(integers, np.int64(0)), np.append(numbers, 0.0)
         steps = np.zeros(len(kernels), _STEP)
         steps["kernel"], steps["tensor_count"] = kernels, counts
         for name, array, first in zip(
