@@ -61,7 +61,7 @@ def find_breach(steps: Steps, regions: Sequence[Array]) -> Breach | None:
             another. Only writable arrays may be written. After each, 4,096 bytes more
             must be readable.
     """
-    encoded, counts = steps.settle(), steps.counts()
+    encoded, counts = steps.settle(), steps.setting_counts()
     table = np.zeros(len(regions), _REGION)
     ordered = sorted(regions, key=address_of)
     table["begin"] = [address_of(region) for region in ordered]

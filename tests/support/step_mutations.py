@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from checked_steps import TENSOR
 from step_samples import Sample
 
-from kvc.runtime.native import ABSENT
+from kvc.runtime.native import ABSENT, TENSOR
 
 _DIMS = (0, 1, 2, 3, 4, 7, 8, 9, 16, 17, 31, 32, 33, 64, 1 << 20, 1 << 33, 1 << 62)
 _INTEGERS = (

@@ -55,7 +55,11 @@ def samples(most: int = 1 << 20) -> list[Sample]:
 
 def _read(steps: Steps) -> Iterable[Sample]:
     names = steps.library.names()
-    encoded, counts, operands = steps.settle(), steps.counts(), operands_of(steps)
+    encoded, counts, operands = (
+        steps.settle(),
+        steps.setting_counts(),
+        operands_of(steps),
+    )
     _, integers, numbers = steps._memory
     first = np.cumsum([[0, 0], *counts.tolist()], axis=0)
     at = 0
