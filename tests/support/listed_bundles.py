@@ -1,0 +1,50 @@
+"""Bundles whose methods are stored as bound lists as well, and how to leave them aside."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+from kvc.compiler import Bundle
+from kvc.runtime.bound_lists import bind_program
+from kvc.runtime.sessions.resources import Resources
+from kvc.schema.bounds import Bounds, Columns
+from kvc.schema.codec import decode, encode
+from kvc.schema.model import Program
+
+
+def save_listed(bundle: Bundle, path: Path) -> Path:
+    """Save a bundle with the bound lists of all its methods."""
+    bounds, refused = bind_program(bundle.program)
+    assert bounds is not None
+    assert not refused
+    bundle.with_bounds(bounds).save(path)
+    return path
+
+
+@contextmanager
+def without_lists() -> Iterator[None]:
+    """Let methods be bound from their graphs."""
+    with mock.patch.object(Resources, "lists", lambda *_: None):
+        yield
+
+
+def changed_tables(bounds: Bounds, **columns: object) -> Bounds:
+    """Return bounds with other columns in their tables."""
+    return replace(bounds, columns=Columns({**bounds.columns, **columns}))
+
+
+def changed_list(bounds: Bounds, number: int, **columns: object) -> Bounds:
+    """Return bounds with other columns in one list."""
+    one = bounds.lists[number]
+    lists = list(bounds.lists)
+    lists[number] = replace(one, columns=Columns({**one.columns, **columns}))
+    return replace(bounds, lists=tuple(lists))
+
+
+def again(program: Program) -> Program:
+    """Return a program as it is read back, with arrays that can be written."""
+    found = decode(encode(program), "again")
+    assert found.bounds is not None
+    return found
