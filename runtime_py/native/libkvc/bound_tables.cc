@@ -98,7 +98,8 @@ class Checker {
     const size_t symbols = program_.expressions.symbols.size();
     const size_t steps = list.step_kernels()->size();
     need(list.scratch_nbytes() <= kMostScratch, "a list needs too much memory");
-    need(list.lowers()->size() == symbols && list.uppers()->size() == symbols, "a size lacks bounds");
+    const bool all = list.lowers()->size() == symbols && list.uppers()->size() == symbols;
+    need(all, "a size lacks bounds");
     check_ids(*list.step_kernels(), table_.kernels()->size(), kWhere);
     check_runs(*list.operand_ends(), steps, list.operands()->size(), kWhere);
     check_runs(*list.integer_ends(), steps, list.integers()->size(), kWhere);

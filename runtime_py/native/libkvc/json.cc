@@ -78,7 +78,8 @@ class Reader {
       skip_spaces();
       std::string key;
       if (next_ == end_ || *next_ != '"' || !string(&key)) return false;
-      if (found->members.size() == kMostMembers || found->find(key.c_str()) != nullptr) return false;
+      if (found->members.size() == kMostMembers) return false;
+      if (found->find(key.c_str()) != nullptr) return false;
       if (!take(':')) return false;
       found->members.emplace_back(key, Json());
       if (!value(&found->members.back().second, depth + 1)) return false;
@@ -113,8 +114,9 @@ class Reader {
     }
     const std::string text(first, next_);
     found->number = std::strtod(text.c_str(), nullptr);
-    found->kind = fraction || text.size() > 19 ? Json::Kind::kNumber : Json::Kind::kInteger;
-    if (found->kind == Json::Kind::kInteger) found->integer = std::strtoll(text.c_str(), nullptr, 10);
+    const bool whole_number = !fraction && text.size() <= 19;
+    found->kind = whole_number ? Json::Kind::kInteger : Json::Kind::kNumber;
+    if (whole_number) found->integer = std::strtoll(text.c_str(), nullptr, 10);
     return true;
   }
 

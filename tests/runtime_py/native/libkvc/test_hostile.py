@@ -133,7 +133,7 @@ def test_a_list_may_not_call_addresses(kernel, linear, tmp_path):
     other = program[: place + 4] + name + program[place + 4 + len(name) :]
     path = tmp_path / "changed.kvc"
     path.write_bytes(seal(blobs, other))
-    with pytest.raises(Refused, match="unknown kernel|no UTF-8"):
+    with pytest.raises(Refused, match=r"unknown kernel|no UTF-8"):
         CBundle(path)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
 from kvc.schema.codec.records import TableReader
-from kvc.schema.container import split as split_bundle
+from kvc.schema.container import split_bundle
 
 
 @pytest.fixture(scope="module")
