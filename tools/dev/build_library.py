@@ -2,9 +2,9 @@
 
     python tools/dev/build_library.py --target aarch64-linux [--compiler zig]
 
-In: the sources of runtime_py/native, and CMake. Out: a folder with `lib` and, once there
-is a header, `include`. The compiler is GCC, this system's or Debian's for the target, or
-the Clang of the Python package `ziglang`, which needs nothing else for any target.
+In: the sources of runtime_py/native, and CMake. Out: a folder with `lib` and, once
+there is a header, `include`. The compiler is GCC, this system's or Debian's for the
+target, or the Clang of the Python package `ziglang`, which needs nothing else.
 """
 
 import os

@@ -218,8 +218,8 @@ def operands_of(step: np.void) -> tuple[Operand, ...]:
     layout, count = native._TENSOR, int(step["tensor_count"])
     content = ctypes.string_at(int(step["tensors"]), count * layout.size)
     return tuple(
-        Operand(*whole[:3], whole[3:11], whole[11:])
-        for whole in layout.iter_unpack(content)
+        Operand(address, dtype, rank, tuple(rest[:8]), tuple(rest[8:]))
+        for address, dtype, rank, *rest in layout.iter_unpack(content)
     )
 
 
