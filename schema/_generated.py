@@ -1,4 +1,4 @@
-# sha256 of program.fbs: ce4afd53a6cb5b401b98412e11b5290e3fac3006ed3bb4abb550971316f59376
+# sha256 of program.fbs: 317ab8a13b0bf089862d47ffe60904156531f1b826a2cdb2112edbd53b645f84
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -33,6 +33,45 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('accesses', 'table', 'Accesses', 4, False, 0),
+    ),
+    'BoundList': (
+        ('method', 'scalar', 'uint32', 4, False, 0),
+        ('lowers', 'vector of scalar', 'int64', 8, False, 0),
+        ('uppers', 'vector of scalar', 'int64', 8, False, 0),
+        ('scratch_nbytes', 'scalar', 'uint64', 8, False, 0),
+        ('cursor_fields', 'vector of scalar', 'uint32', 4, False, 0),
+        ('cursor_counts', 'vector of scalar', 'uint32', 4, False, 0),
+        ('step_kernels', 'vector of scalar', 'uint32', 4, False, 0),
+        ('operand_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('operands', 'vector of scalar', 'uint32', 4, False, 0),
+        ('integer_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('integers', 'vector of scalar', 'uint32', 4, False, 0),
+        ('number_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('numbers', 'vector of scalar', 'float64', 8, False, 0),
+        ('varied_numbers', 'vector of scalar', 'uint32', 4, False, 0),
+        ('varied_forms', 'vector of scalar', 'uint32', 4, False, 0),
+        ('inputs', 'vector of scalar', 'uint32', 4, False, 0),
+        ('outputs', 'vector of scalar', 'uint32', 4, False, 0),
+    ),
+    'Bounds': (
+        ('kernels_version', 'scalar', 'uint32', 4, False, 0),
+        ('identity', 'vector of scalar', 'uint8', 1, False, 0),
+        ('kernels', 'vector of string', 'string', 4, False, 0),
+        ('form_constants', 'vector of scalar', 'int64', 8, False, 0),
+        ('term_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('term_factors', 'vector of scalar', 'int64', 8, False, 0),
+        ('term_products', 'vector of scalar', 'uint32', 4, False, 0),
+        ('product_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('product_symbols', 'vector of scalar', 'uint32', 4, False, 0),
+        ('layout_dtypes', 'vector of scalar', 'uint8', 1, False, 10),
+        ('layout_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('layout_dims', 'vector of scalar', 'uint32', 4, False, 0),
+        ('layout_strides', 'vector of scalar', 'uint32', 4, False, 0),
+        ('operand_regions', 'vector of scalar', 'uint8', 1, False, 7),
+        ('operand_places', 'vector of scalar', 'uint32', 4, False, 0),
+        ('operand_offsets', 'vector of scalar', 'uint32', 4, False, 0),
+        ('operand_layouts', 'vector of scalar', 'uint32', 4, False, 0),
+        ('lists', 'vector of table', 'BoundList', 4, False, 0),
     ),
     'Calibration': (
         ('kind', 'string', 'string', 4, False, 0),
@@ -144,6 +183,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('variants', 'vector of table', 'Variant', 4, False, 0),
         ('bucket_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('bucket_sizes', 'vector of scalar', 'int64', 8, False, 0),
+        ('bounds', 'table', 'Bounds', 4, True, 0),
     ),
     'Provenance': (
         ('kvc_version', 'string', 'string', 4, False, 0),

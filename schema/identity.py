@@ -32,6 +32,14 @@ def identity(program: Program) -> str:
     return hashlib.sha256(encode(_bare(program))).hexdigest()
 
 
+def with_identity(program: Program) -> Program:
+    """Return a program whose bound lists, if it has any, name its identity."""
+    if program.bounds is None:
+        return program
+    named = replace(program.bounds, identity=bytes.fromhex(identity(program)))
+    return replace(program, bounds=named)
+
+
 def _bare(program: Program) -> Program:
     """Return a program without the parts on which its identity does not depend."""
     # Files and packed data come last.
@@ -53,6 +61,7 @@ def _bare(program: Program) -> Program:
         methods=tuple(map(_bare_method, program.methods)),
         delegates=_bare_delegates(program.delegates, count),
         metadata={},
+        bounds=None,
         variants=tuple(
             replace(
                 one,

@@ -5,10 +5,11 @@ them and the runtime runs them. The id of a method, state, cursor, name, blob or
 is its index in the tuple that contains it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
+from kvc.schema.bounds import Bounds
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Access, Graph
 from kvc.schema.provenance import Provenance
@@ -101,7 +102,7 @@ class Method:
     writes: tuple[int, ...]
     advances: tuple[Advance, ...]
     updates: tuple[Update, ...]
-    blocks: tuple[Block, ...] = ()
+    blocks: Sequence[Block] = ()
     adapts: int | None = None
 
     def __repr__(self) -> str:
@@ -338,6 +339,7 @@ class Program:
         metadata: the user's own settings: JSON text by name.
         variants: the methods as other recipes compile them. `methods` and `delegates`
             are for the recipe of the provenance. All else is the same for all recipes.
+        bounds: the methods as bound lists, None if there are none.
     """
 
     provenance: Provenance
@@ -351,6 +353,7 @@ class Program:
     delegates: tuple[Delegate, ...]
     metadata: Mapping[str, str]
     variants: tuple[Variant, ...] = ()
+    bounds: Bounds | None = None
 
     @property
     def bodies(self) -> tuple["Program", ...]:
@@ -365,6 +368,7 @@ class Program:
                 symbols=one.symbols,
                 methods=one.methods,
                 delegates=one.delegates,
+                bounds=None,
             )
             for one in self.variants
         )

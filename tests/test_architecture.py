@@ -98,8 +98,8 @@ LAYERS = {
     "schema": "{_generated closing dtypes errors frozen garbage interrupts "
     "pictures stacks text two_threads version} {digests provenance records "
     "rings setting_checks torch_package types} {calibration generation_config graph "
-    "ops roles torch_ops trees} model {control uses} {accesses left adapters} verify "
-    "{buckets checkpoints codec row_products} {backends identity} container",
+    "ops roles torch_ops trees} bounds model {control uses} {accesses left adapters} "
+    "verify {buckets checkpoints codec row_products} {backends identity} container",
     "compiler": "request weights checkpoints decompose trace ir ingest place analysis "
     "passes emit backends lower adapters pipeline models hugging_face compiling",
     "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
@@ -109,7 +109,7 @@ LAYERS = {
     "serving": "scheduling models openai {http batch}",
     "runtime_py": "threads memory {native kernels} data adapters states execution "
     "{delegates calls} sessions tokenizers embedding generation {scoring speech} "
-    "calibration",
+    "{calibration bound_lists}",
 }
 
 

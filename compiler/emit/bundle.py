@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
@@ -17,6 +18,7 @@ from kvc.compiler.weights.sources import ROTATED, Derived, Source, base_of, nbyt
 from kvc.compiler.weights.stored_forms import stored_forms
 from kvc.compiler.weights.weight_reader import WeightReader
 from kvc.schema import model
+from kvc.schema.bounds import Bounds
 from kvc.schema.container import (
     Accept,
     Content,
@@ -161,6 +163,13 @@ class Bundle:
         for name in added.keys() & self._files.keys():
             raise BadFile(file=name, reason="the bundle has a file of this name")
         return Bundle(self._bare, self._sources, {**self._files, **added})
+
+    def with_bounds(self, bounds: Bounds | None) -> "Bundle":
+        """Return a bundle with these bound lists; this one stays unchanged."""
+        made = copy(self)
+        made._bare = replace(self._bare, bounds=bounds)
+        made.program = replace(self.program, bounds=bounds)
+        return made
 
     def __repr__(self) -> str:
         methods = ", ".join(method.name for method in self.program.methods)

@@ -21,16 +21,21 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
+
+import numpy as np
 
 from kvc.runtime.calls.callers import Loan, lend
 from kvc.runtime.calls.entries import MethodEntry
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.execution.code import Code, may_move
 from kvc.runtime.execution.delegate import Workspace
-from kvc.runtime.execution.executor import Binding, RunProgress
+from kvc.runtime.execution.executor import Binding, Frame, RunProgress
 from kvc.runtime.execution.frames import bind_graph
+from kvc.runtime.execution.list_frames import ListBinder, ListFrame, ListMemory
 from kvc.runtime.execution.moving import mover_of
+from kvc.runtime.execution.recording import RECORDERS
 from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, borrowed, copy_into, own_copy, place_of
@@ -55,6 +60,9 @@ class Shared(Protocol):
     def code(self, method: int) -> Code:
         """Return the bindable code of a method."""
 
+    def lists(self, method: int) -> ListBinder | None:
+        """Return what binds the lists of a method; None if it has none to be used."""
+
 
 class ExecutionContext:
     """Scratch memory and bound frames, used by one running call at a time."""
@@ -65,6 +73,7 @@ class ExecutionContext:
         self._shared = shared
         self.scratch = Arena(scratch_nbytes)
         self.workspace = Workspace(Arena(workspace_nbytes))
+        self.listed: Arena | None = None  # scratch memory of bound lists
         self.served: StateMemory | None = None
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
         self._moving: dict[int, bool] = {}  # by method: whether bindings are moved
@@ -90,7 +99,8 @@ class ExecutionContext:
             version += tuple(place_of(loan.memory) for loan in loans)
         rows = inputs.rows
         which = None if rows is None else (rows.first, rows.count)
-        key = (entry.id, tuple(map(shape_of, entry.steady)), states, which)
+        steady = tuple(map(shape_of, entry.steady))
+        key = (entry.id, steady, states, (which, _recorded()))
         found = self.frame(key, version)
         if found is None:
             sizes = sizes or entry.solve(inputs, states)
@@ -113,6 +123,8 @@ class ExecutionContext:
         if states.places is None:
             return False
         if entry.id not in self._moving:
+            if self._shared.lists(entry.id) is not None:
+                return True
             code = self._shared.code(entry.id)
             try:
                 self._moving[entry.id] = may_move(entry.method.graph, code)
@@ -127,7 +139,7 @@ class ExecutionContext:
         rows, places = inputs.rows, states.places
         assert places is not None
         count = None if rows is None else rows.count
-        key = (entry.id, inputs.shapes, None, (places.sizes, count))
+        key = (entry.id, inputs.shapes, None, (places.sizes, count, _recorded()))
         found = self.frame(key)
         if found is None:
             sizes = entry.solve(inputs, states)
@@ -137,7 +149,7 @@ class ExecutionContext:
             found = self._bind(entry, sizes, demand, (), stand_in, None)
             frame = found.frame
             beside = (*frame.inputs, *frame.outputs)
-            mover = mover_of([step for step, _ in frame.steps], beside, stand_in)
+            mover = mover_of(frame.functions, beside, stand_in)
             if mover is None:
                 self._moving[entry.id] = False
                 return None
@@ -173,20 +185,16 @@ class ExecutionContext:
         old: Binding | None,
     ) -> Binding:
         """Bind a method; if `old` is given, bind only what sizes and loans change."""
+        if not loans and (listed := self._bind_list(entry, sizes, buffers)) is not None:
+            fills = [(slot, leaf) for leaf, slot in enumerate(listed.inputs)]
+            return Binding(listed, demand, fills, {})
         method = entry.method
         where = {loan.value: place_of(loan.memory) for loan in loans}
         moved = None
         if old is None or old.callers != where:
             moved = {loan.value: borrowed(loan.memory) for loan in loans}
-        if old is None:
-            memory = GraphMemory(
-                scratch=self.scratch,
-                constant=self._shared.constant,
-                states=buffers,
-                workspace=self.workspace,
-                callers=moved or {},
-            )
-            frame = bind_graph(method.graph, sizes, memory, self._shared.code(entry.id))
+        if old is None or not isinstance(old.frame, Frame):
+            frame = self._bind_graph(entry, sizes, buffers, moved or {})
         else:
             frame = old.frame.rebind(sizes, moved)
         fills = [
@@ -195,6 +203,47 @@ class ExecutionContext:
             if method.graph.inputs[index] not in where
         ]
         return Binding(frame, demand, fills, where)
+
+    def _bind_graph(
+        self,
+        entry: MethodEntry,
+        sizes: Mapping[str, int],
+        buffers: Sequence[Buffer],
+        callers: Mapping[int, Array],
+    ) -> Frame:
+        memory = GraphMemory(
+            scratch=self.scratch,
+            constant=self._shared.constant,
+            states=buffers,
+            workspace=self.workspace,
+            callers=callers,
+        )
+        return bind_graph(
+            entry.method.graph, sizes, memory, self._shared.code(entry.id)
+        )
+
+    def _bind_list(
+        self, entry: MethodEntry, sizes: Mapping[str, int], buffers: Sequence[Buffer]
+    ) -> ListFrame | None:
+        """Return the frame of a bound list; None if no list includes the sizes."""
+        lists = None if _recorded() else self._shared.lists(entry.id)
+        arrays = [held for held in buffers if isinstance(held, np.ndarray)]
+        if lists is None or len(arrays) < len(buffers):
+            return None
+        names, lowers = entry.symbols, (one.lower for one in entry.symbols.values())
+        given = [sizes.get(name, low) for name, low in zip(names, lowers, strict=True)]
+        chosen = lists.bounds.find(entry.id, np.array(given, np.int64))
+        if chosen is None:
+            return None
+        if self.listed is None or self.listed.nbytes < chosen.scratch_nbytes:
+            self.listed = Arena(chosen.scratch_nbytes)
+        return lists.bind(
+            chosen,
+            np.array(given, np.int64),
+            ListMemory(self.listed, self._shared.constant, arrays),
+            len(entry.method.graph.instructions) - 1,
+            partial(self._bind_graph, entry, sizes, buffers, {}),
+        )
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
         """Return the binding under a key, None unless it has the given version."""
@@ -219,6 +268,8 @@ class ExecutionContext:
         """Return the pages of scratch memory to the system."""
         self.scratch.discard()
         self.workspace.arena.discard()
+        if self.listed is not None:
+            self.listed.discard()
 
     def close(self) -> None:
         """Drop all bindings, and close the resources of delegates in the context."""
@@ -232,6 +283,11 @@ class ExecutionContext:
                 self._frames.pop(key, None)
         if self.served is not None and self.served.closed:
             self.served = None
+
+
+def _recorded() -> bool:
+    """Tell whether steps are recorded, by instruction, which lists do not know."""
+    return bool(RECORDERS.get())
 
 
 class ContextPool:

@@ -18,6 +18,7 @@ from kvc.runtime.states.kind import Demand, Kind, Writes
 from kvc.runtime.states.owner import ALL_SLOTS, Group
 from kvc.runtime.states.session_states import StateMemory
 from kvc.runtime.states.table import find_writes
+from kvc.schema.bounds import LOOKUPS, listed_vocabulary
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import NotEncoded, StateMismatch
@@ -35,7 +36,6 @@ from kvc.schema.types import (
 )
 
 _CHOICE = "aten::where.self"
-_LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
 @frozen
@@ -225,7 +225,7 @@ def make_entry(
         reads_cursor=reads_cursor,
         only_reads=not (method.advances or method.writes or reads_cursor),
         cursor=_own_cursor(method),
-        tokens=find_tokens(method),
+        tokens=_find_tokens(program, index),
         row_lengths=find_row_lengths(method),
         effects=effects,
         writes=find_writes(method, effects.writes, groups),
@@ -321,15 +321,23 @@ def _beside(
     return None
 
 
-def find_tokens(method: Method) -> TokenInput | None:
-    """Return the input of tokens, None for a method without one."""
+def _find_tokens(program: Program, index: int) -> TokenInput | None:
+    """Return the input of tokens, None for a method without one.
+
+    The blocks of a method with a bound list are not read.
+    """
+    method, bounds = program.methods[index], program.bounds
     graph = method.graph
     if not method.role or not graph.inputs:
         return None
     kind = graph.values[graph.inputs[0]].type
     if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
         return None
-    vocabulary = vocabulary_of(method, graph.inputs[0])
+    vocabulary = None
+    if bounds is not None:
+        vocabulary = listed_vocabulary(bounds, index)
+    if vocabulary is None:
+        vocabulary = vocabulary_of(method, graph.inputs[0])
     return TokenInput(method.name, method.input_names[0], vocabulary)
 
 
@@ -353,7 +361,7 @@ def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
                     known = _vocabulary(method, inside, own)
                     if known is not None:
                         return known
-        if call.op not in _LOOKUPS:
+        if call.op not in LOOKUPS:
             continue
         table, indices = call.arguments[0], call.arguments[-1]
         if not isinstance(table, Ref) or not isinstance(indices, Ref):

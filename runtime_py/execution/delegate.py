@@ -340,6 +340,25 @@ class Delegate(Protocol):
             FormatError: the payload is damaged, or the code is not for this backend.
         """
 
+    @staticmethod
+    def unread(
+        program: Program, partition: Partition, constant: Callable[[int], Array]
+    ) -> "Handle | None":
+        """Return a handle that binds a partition without reading its data.
+
+        What the handle prepares is not run: bound lists are made of it. None if the
+        backend's steps are no native calls.
+
+        Args:
+            program: the program of the partition.
+            partition: the partition; its code is checked already.
+            constant: returns an array that stands for named data, by its id.
+
+        Raises:
+            MissingLibrary: the backend's library is missing.
+        """
+        return None
+
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> Owner | None:

@@ -7,16 +7,16 @@ This module also writes the positions of cursors into the frame's inputs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 
 from kvc.runtime.execution.moving import Mover
 from kvc.runtime.execution.recording import RECORDERS, TimedStep, watch
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.native import NativeCall
+from kvc.runtime.native import Failure, NativeCall
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
@@ -100,6 +100,11 @@ class Frame:
     cursors: tuple[tuple[CursorSlot, Array], ...]
     rebind: "Rebind"
 
+    @property
+    def functions(self) -> Sequence[object]:
+        """Return the functions of the steps."""
+        return [function for function, _ in self.steps]
+
     def run(self, progress: RunProgress | None = None) -> None:
         """Run all steps; if a step fails, record in `progress` which one.
 
@@ -135,12 +140,43 @@ class Frame:
             for index, (function, arguments) in enumerate(steps):  # noqa: B007
                 function(*arguments)
         except BaseException as error:
+            self._stop(progress, index, error)
+
+    def raise_at(self, failure: Failure, progress: RunProgress) -> NoReturn:
+        """Raise the error of a native step that has failed in a list of the same steps.
+
+        Args:
+            failure: the failure; its step is an index among all steps of the list.
+            progress: as in `run`.
+
+        Raises:
+            KernelFailed: as `run`.
+        """
+        before = 0
+        for index, (function, _) in enumerate(self.steps):
+            count = len(function) if isinstance(function, NativeCall) else 1
+            if isinstance(function, NativeCall) and failure.step < before + count:
+                own = replace(failure, step=failure.step - before)
+                try:
+                    function.raise_at(own)
+                except BaseException as error:
+                    self._stop(progress, index, error)
+            before += count
+        raise AssertionError("the list has the steps of the frame")
+
+    def _stop(
+        self, progress: RunProgress, index: int, error: BaseException
+    ) -> NoReturn:
+        """Record where a step failed, and raise its error with the place."""
+        try:
             place = self._tell(progress, index, isinstance(error, Unbegun))
             if isinstance(error, Unbegun):
                 error = _cause_of(error)
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
-            raise
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
 
     def _tell(self, progress: RunProgress, index: int, unbegun: bool) -> int:
         """Record where a step failed, and return the index of the instruction.
@@ -203,6 +239,29 @@ def fail(
         del error  # its traceback refers to this frame
 
 
+class Runs(Protocol):
+    """A method bound to sizes and memory: a `Frame`, or the frame of a bound list."""
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Return the arrays that the caller fills."""
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Return the arrays that have the results after the last step."""
+
+    @property
+    def cursors(self) -> Sequence[tuple[CursorSlot, Array]]:
+        """Return the fields of cursors that the session fills in."""
+
+    @property
+    def functions(self) -> Sequence[object]:
+        """Return the functions of the steps, for `mover_of`."""
+
+    def run(self, progress: RunProgress | None = None) -> None:
+        """Run all steps; see `Frame.run`."""
+
+
 @frozen
 class Binding:
     """A frame, and what a call of the frame needs from its session.
@@ -215,7 +274,7 @@ class Binding:
         mover: moves the frame to the states of a call; None if it stays where it is.
     """
 
-    frame: Frame
+    frame: Runs
     demand: Demand
     fills: Sequence[tuple[Array, int]]
     callers: Mapping[int, tuple[object, ...]]

@@ -10,7 +10,7 @@ from dataclasses import field
 
 import numpy as np
 
-from kvc.runtime.calls.entries import find_row_lengths, find_tokens
+from kvc.runtime.calls.entries import find_row_lengths
 from kvc.runtime.embedding.pictures import check_pictures
 from kvc.runtime.generation.preparing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
@@ -99,7 +99,7 @@ def encoding_of(
     """
     if not isinstance(pictures, list | tuple) or pictures:
         return _of_picture(session, encode, prompt, pictures)
-    taken = find_tokens(encode)
+    taken = session.token_input(encode)
     if taken is None:
         if (
             batch is not None

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
-from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.image_prefill import Picturing, TokenFeed
@@ -101,7 +100,7 @@ class Feeder:
         symbols, longest = session.symbols, session.longest_call
         self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
         self._decode = chunk_sizes(decode, symbols)
-        self._token_input = find_tokens(prefills[0])
+        self._token_input = session.token_input(prefills[0])
         logits = decode.graph.values[decode.graph.outputs[0]].type
         self.vocabulary: Dim = logits.dims[-1]
         self.session, self._name = session, name

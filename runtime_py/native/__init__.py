@@ -8,12 +8,13 @@ operands.
 import ctypes
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvc.runtime.memory.arrays import Array, address_of
 from kvc.runtime.native.library import Library
@@ -21,12 +22,22 @@ from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Instruction
 
+Ints = NDArray[np.int64]
 ABSENT: Final = -(1 << 63)  # stands for an int argument that is left out
 _MAX_RANK: Final = 8
 
 # The layouts of `Tensor`, `Step` and `Failure` in the C++ sources. A tensor has an
 # address, dtype, rank, dims and strides.
 _TENSOR: Final = struct.Struct(f"<Qii{_MAX_RANK}q{_MAX_RANK}q")
+TENSOR: Final = np.dtype(
+    [
+        ("data", np.uint64),
+        ("dtype", np.int32),
+        ("rank", np.int32),
+        ("dims", np.int64, _MAX_RANK),
+        ("strides", np.int64, _MAX_RANK),
+    ]
+)
 _NO_TENSOR: Final = bytes(_TENSOR.size)
 _STEP = np.dtype(
     [
@@ -61,6 +72,22 @@ class Failure:
     fault: int
     step: int
     facts: tuple[int, ...]
+
+
+@frozen
+class Call:
+    """A step as it was added: its kernel's name and arguments; see kernels.h.
+
+    Attributes:
+        kernel: the name of the kernel.
+        operands: the arrays, results first; None for one that is left out.
+        integers, numbers: the arguments that are no arrays.
+    """
+
+    kernel: str
+    operands: tuple[Array | None, ...]
+    integers: tuple[int, ...]
+    numbers: tuple[float, ...]
 
 
 class Question(ctypes.Structure):
@@ -99,18 +126,22 @@ class Steps:
 
     def __init__(self, library: Library, threads: int, lent: int = 0) -> None:
         self.library, self.threads, self.lent = library, threads, lent
-        self._described: dict[int, tuple[Array, bytes]] = {}  # by id; kept alive
+        self._described: dict[int, bytes] = {}  # by id of the array
+        self._arrays: list[Array | None] = []  # one for each operand; kept alive
         self._tensors: list[bytes] = []
         self._integers: list[int] = []
         self._numbers: list[float] = []
         self._steps: list[tuple[int, int, int, int, int]] = []
         self._questions: list[Question] = []  # kept alive
         self._memory: tuple[Array, ...] = ()
+        self._counts = np.zeros((0, 2), np.int32)
         self._settled: Array | None = None
+        self._ends: Sequence[Ints] = ()
+        self._count = 0
 
     def __len__(self) -> int:
         """Return the number of steps."""
-        return len(self._steps)
+        return self._count
 
     def add(
         self,
@@ -120,8 +151,10 @@ class Steps:
         numbers: list[float],
     ) -> None:
         """Add a call of a kernel; None in `tensors` stands for an omitted operand."""
+        self._count += 1
         places = len(self._tensors), len(self._integers), len(self._numbers)
         self._steps.append((self.library.kernel(kernel), len(tensors), *places))
+        self._arrays += tensors
         self._tensors += [self._describe(tensor) for tensor in tensors]
         self._integers += integers
         self._numbers += numbers
@@ -148,33 +181,103 @@ class Steps:
         """
         if self._settled is not None:
             return self._settled
-        tensors = np.frombuffer(bytearray().join(self._tensors), np.uint8)
-        integers = np.array(self._integers or [0], np.int64)
-        numbers = np.array(self._numbers or [0], np.float64)
-        steps = np.zeros(len(self._steps), _STEP)
-        columns = np.array(self._steps, np.uint64).reshape(-1, 5)
-        steps["kernel"], steps["tensor_count"] = columns[:, 0], columns[:, 1]
-        steps["tensors"] = columns[:, 2] * _TENSOR.size + address_of(tensors)
-        steps["integers"] = columns[:, 3] * 8 + address_of(integers)
-        steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
-        self._memory = tensors, integers, numbers
+        tensors = np.frombuffer(bytearray().join(self._tensors), TENSOR)
+        columns = np.array(self._steps, np.int64).reshape(-1, 5)
+        totals = len(tensors), len(self._integers), len(self._numbers)
+        integers = np.array(self._integers, np.int64)
+        numbers = np.array(self._numbers, np.float64)
         self._tensors, self._integers, self._numbers = [], [], []
-        self._settled = steps
+        ends = np.concatenate([columns[1:, 2:], [totals]]) if len(columns) else []
+        kernels = columns[:, 0]
+        columns = np.reshape(ends, (-1, 3)).T
+        return self._settle(kernels, tensors, integers, numbers, [*columns])
+
+    def _settle(
+        self,
+        kernels: Array,
+        tensors: Array,
+        integers: Array,
+        numbers: Array,
+        ends: Sequence[Ints],
+    ) -> Array:
+        """Encode steps; `ends` has where their operands, integers and numbers end."""
+        # An address each, also where there are none.
+        integers = np.append(integers, np.zeros(1, np.int64))
+        numbers = np.append(numbers, np.zeros(1, np.float64))
+        steps = np.zeros(len(kernels), _STEP)
+        counts = [np.diff(each, prepend=0) for each in ends]
+        steps["kernel"], steps["tensor_count"] = kernels, counts[0]
+        names, arrays = ("tensors", "integers", "numbers"), (tensors, integers, numbers)
+        for name, array, end, count in zip(names, arrays, ends, counts, strict=True):
+            starts = (end - count).astype(np.uint64)
+            steps[name] = starts * array.itemsize + address_of(array)
+        self._memory = tensors, integers, numbers
+        self._ends, self._settled = ends, steps
+        self._counts = np.stack(counts[1:], axis=1).astype(np.int32)
         return steps
+
+    @classmethod
+    def of_columns(
+        cls,
+        library: Library,
+        threads: int,
+        kernels: Array,
+        tensors: Array,
+        integers: Array,
+        numbers: Array,
+        ends: Sequence[Ints],
+    ) -> "Steps":
+        """Return steps that are given as arrays; no more can be added.
+
+        Args:
+            library: the library that runs the calls.
+            threads: the number of compute threads.
+            kernels: the library's number of each step's kernel, int32 [steps].
+            tensors: all operands, of the dtype `TENSOR`.
+            integers: the arguments that are integers, int64.
+            numbers: the arguments that are numbers, float64.
+            ends: where the operands, integers and numbers of each step end.
+        """
+        made = cls(library, threads)
+        made._settle(kernels, tensors, integers, numbers, ends)
+        made._count = len(kernels)
+        return made
+
+    def calls(self) -> Iterator["Call"]:
+        """Yield all steps as they were added."""
+        self.settle()
+        _, integers, numbers = self._memory
+        names, begins = self.library.names(), (0, 0, 0)
+        pairs = zip(self._steps, zip(*self._ends, strict=True), strict=True)
+        for (kernel, *_), ends in pairs:
+            tensors, ints, floats = map(slice, begins, ends)
+            begins = ends
+            yield Call(
+                names[kernel],
+                tuple(self._arrays[tensors]),
+                tuple(integers[ints].tolist()),
+                tuple(numbers[floats].tolist()),
+            )
+
+    def counts(self) -> Array:
+        """Return how many integers and numbers each step has, int32 [steps, 2]."""
+        self.settle()
+        return self._counts
 
     def addresses(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
         """Return the addresses of all operands, uint64 [operands], to be changed."""
         self.settle()
-        tensors, count = self._memory[0], self._memory[0].size // _TENSOR.size
-        return np.ndarray((count,), np.uint64, tensors, strides=(_TENSOR.size,))
+        tensors: Any = self._memory[0]
+        found: np.ndarray[tuple[int], np.dtype[np.uint64]] = tensors["data"]
+        return found
 
     def _describe(self, array: Array | None) -> bytes:
         if array is None:
             return _NO_TENSOR
         found = self._described.get(id(array))
         if found is None:
-            found = self._described[id(array)] = array, _described(array)
-        return found[1]
+            found = self._described[id(array)] = _described(array)
+        return found
 
 
 @frozen
@@ -270,15 +373,15 @@ class NativeCall:
             at = self._run(steps, count, at, self._threads, failure, self._lent, ended)
             if self._failure["fault"][0]:
                 (found,) = self._failure
-                self.reached = bisect_right(self._ends, at)
                 facts = tuple(int(fact) for fact in found["facts"])
-                start = self._ends[self.reached] - len(
-                    self.partitions[self.reached].steps
-                )
-                step = int(found["step"]) - start
-                self.partitions[self.reached].raises(
-                    Failure(int(found["fault"]), step, facts)
-                )
+                self.raise_at(Failure(int(found["fault"]), int(found["step"]), facts))
+
+    def raise_at(self, failure: Failure) -> NoReturn:
+        """Raise the error of a failure, whose step is an index among all steps."""
+        self.begun, self.reached = True, bisect_right(self._ends, failure.step)
+        partition = self.partitions[self.reached]
+        start = self._ends[self.reached] - len(partition.steps)
+        partition.raises(Failure(failure.fault, failure.step - start, failure.facts))
 
 
 def _described(array: Array) -> bytes:

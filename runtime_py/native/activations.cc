@@ -71,14 +71,14 @@ bool hardtanh(const Step& step, const Context& context) {
 }  // namespace
 
 const Entry kActivations[] = {
-    {"aten::relu", unary<Relu>},
-    {"aten::silu", unary_runs<Silu, &ProductKernels::silu>},
-    {"aten::gelu", gelu},
-    {"aten::leaky_relu", leaky_relu},
-    {"aten::elu", elu},
-    {"aten::softplus", softplus},
-    {"aten::hardtanh", hardtanh},
-    {nullptr, nullptr},
+    {"aten::relu", unary<Relu>, one<Relu>},
+    {"aten::silu", unary_runs<Silu, &ProductKernels::silu>, one<Silu>},
+    {"aten::gelu", gelu, with<one<Gelu>, 1, 0>},
+    {"aten::leaky_relu", leaky_relu, with<one<Gelu>, 1, 1>},
+    {"aten::elu", elu, with<one<Gelu>, 3, 3>},
+    {"aten::softplus", softplus, with<one<Gelu>, 2, 2>},
+    {"aten::hardtanh", hardtanh, with<one<Relu>, 2, 2>},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

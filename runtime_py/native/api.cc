@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "checks.h"
 #include "kernels.h"
 #include "pool.h"
 #include "processor.h"
@@ -61,7 +62,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 10; }
+KVC_API int32_t kvc_version() { return 11; }
 
 // Names of the instruction sets that kernels can use here, least first, each with a space
 // after it.
@@ -79,6 +80,23 @@ KVC_API int32_t kvc_kernel(const char* name) {
     if (std::strcmp(all[i].name, name) == 0) return static_cast<int32_t>(i);
   }
   return -1;
+}
+
+// The name of the op of a kernel, null where there is no such kernel.
+KVC_API const char* kvc_kernel_name(int32_t number) {
+  const auto& all = kvc::kernels();
+  return number >= 0 && number < static_cast<int32_t>(all.size()) ? all[number].name : nullptr;
+}
+
+// Checks steps before they are first run, see checks.h: returns `count`, or the index of the first
+// that no kernel may run, with why in `breach`.
+KVC_API int32_t kvc_check_steps(const kvc::Step* steps, const kvc::SettingCounts* counts,
+                                int32_t count, const kvc::Region* regions, int32_t region_count,
+                                kvc::Breach* breach) {
+  const auto& all = kvc::kernels();
+  const bool right = kvc::check_steps(all.data(), static_cast<int32_t>(all.size()), steps, counts,
+                                      count, regions, region_count, breach);
+  return right ? count : breach->step;
 }
 
 // Runs steps from `first` on, and returns the index of the next one to run: `count` after

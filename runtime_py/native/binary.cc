@@ -94,6 +94,8 @@ bool divide_scalar(const Step& step, const Context& context) {
 // How quotients are rounded, the last integer: not at all, down, towards 0.
 enum Rounding : int64_t { kDown = 0, kTowardsZero = 1 };
 
+bool rounds(int64_t mode) { return mode == kDown || mode == kTowardsZero; }
+
 bool div_mode(const Step& step, const Context& context) {
   if (step.integers[0] == kDown) return divide<DivFloor>(step, context);
   if (step.integers[0] == kTowardsZero) return divide<DivTrunc>(step, context);
@@ -230,32 +232,62 @@ KVC_BINARY(CopySign, OfFloats, T, std::copysign(a, b))
 KVC_BINARY(Hypot, OfFloats, T, std::hypot(a, b))
 KVC_BINARY(NextAfter, OfFloats, T, std::nextafter(a, b))
 
+// Divisors are looked at before the first quotient, and must stay as they are until then.
+template <class Op>
+bool divided(Check& c) {
+  c.steering = 0b100;
+  c.in_place = true;
+  return two<Op>(c);
+}
+// A number that is no zero may become one in a narrow type.
+template <class Op>
+bool divided_by_number(Check& c) {
+  if (!one_and_number<Op>(c)) return false;
+  bool held = true;
+  with_types_of<OfIntegers>(c[1].dtype, [&](auto zero) {
+    held = c.integer(0) == 0 || static_cast<decltype(zero)>(c.integer(0)) != 0;
+  });
+  return c.holds(held, "a divisor that does not fit its type", c.integer(0));
+}
+bool divided_as_told(Check& c) {
+  return c.settings(1) && divided<DivFloor>(c) && (rounds(c.integer(0)) || c.dtype(1, kWideFloats));
+}
+bool divided_by_number_as_told(Check& c) {
+  return c.settings(2, 1) && divided_by_number<DivFloor>(c) &&
+         (rounds(c.integer(1)) || c.dtype(1, kWideFloats));
+}
+
+bool scaled_by_power(Check& c) {
+  return c.operands(1, 3) && c.dtype(1, kWideFloats) && c.same_dtype(0, 1) && c.dtype(2, kTypes) &&
+         c.fits(1, 0) && c.fits(2, 0);
+}
+
 }  // namespace
 
 const Entry kBinary[] = {
-    {"aten::div.Tensor_mode", div_mode},
-    {"aten::div.Scalar_mode", div_scalar_mode},
-    {"aten::floor_divide", divide<DivFloor>},
-    {"aten::fmod.Tensor", divide<Fmod>},
-    {"aten::fmod.Scalar", divide_scalar<Fmod>},
-    {"aten::remainder.Tensor", divide<Remainder>},
-    {"aten::remainder.Scalar", divide_scalar<Remainder>},
-    {"aten::pow.Tensor_Tensor", binary<Power>},
-    {"aten::pow.Tensor_Scalar", binary_scalar<PowerOfNumber>},
-    {"aten::pow.Scalar", scalar_power},
-    {"aten::ldexp.Tensor", ldexp},
-    {"aten::gcd", binary<Gcd>},
-    {"aten::lcm", binary<Lcm>},
-    {"aten::bitwise_left_shift.Tensor", binary<ShiftLeft>},
-    {"aten::bitwise_right_shift.Tensor", binary<ShiftRight>},
-    {"aten::fmax", binary<Fmax>},
-    {"aten::fmin", binary<Fmin>},
-    {"aten::atan2", binary<Atan2>},
-    {"aten::copysign.Tensor", binary<CopySign>},
-    {"aten::copysign.Scalar", binary_scalar<CopySign>},
-    {"aten::hypot", binary<Hypot>},
-    {"aten::nextafter", binary<NextAfter>},
-    {nullptr, nullptr},
+    {"aten::div.Tensor_mode", div_mode, divided_as_told},
+    {"aten::div.Scalar_mode", div_scalar_mode, divided_by_number_as_told},
+    {"aten::floor_divide", divide<DivFloor>, divided<DivFloor>},
+    {"aten::fmod.Tensor", divide<Fmod>, divided<Fmod>},
+    {"aten::fmod.Scalar", divide_scalar<Fmod>, divided_by_number<Fmod>},
+    {"aten::remainder.Tensor", divide<Remainder>, divided<Remainder>},
+    {"aten::remainder.Scalar", divide_scalar<Remainder>, divided_by_number<Remainder>},
+    {"aten::pow.Tensor_Tensor", binary<Power>, two<Power>},
+    {"aten::pow.Tensor_Scalar", binary_scalar<PowerOfNumber>, one_and_number<PowerOfNumber>},
+    {"aten::pow.Scalar", scalar_power, one_and_number<Power>},
+    {"aten::ldexp.Tensor", ldexp, scaled_by_power},
+    {"aten::gcd", binary<Gcd>, two<Gcd>},
+    {"aten::lcm", binary<Lcm>, two<Lcm>},
+    {"aten::bitwise_left_shift.Tensor", binary<ShiftLeft>, two<ShiftLeft>},
+    {"aten::bitwise_right_shift.Tensor", binary<ShiftRight>, two<ShiftRight>},
+    {"aten::fmax", binary<Fmax>, two<Fmax>},
+    {"aten::fmin", binary<Fmin>, two<Fmin>},
+    {"aten::atan2", binary<Atan2>, two<Atan2>},
+    {"aten::copysign.Tensor", binary<CopySign>, two<CopySign>},
+    {"aten::copysign.Scalar", binary_scalar<CopySign>, one_and_number<CopySign>},
+    {"aten::hypot", binary<Hypot>, two<Hypot>},
+    {"aten::nextafter", binary<NextAfter>, two<NextAfter>},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -137,16 +137,62 @@ bool quantize_cache(const Step& step, const Context& context) {
   return true;
 }
 
+// Integers: axis, mode, keep. Lengths and starts are those of rows.
+bool updated(Check& c) {
+  int axis;
+  const bool right = c.operands(1, 4, 0b1100) && c.settings(3) && c.rank(0, 2) &&
+                     c.rank(1, c[0].rank, c[0].rank) && c.axis(0, c[0].rank, &axis) &&
+                     c.holds(axis > 0, "rows lie along the first axis");
+  if (!right) return false;
+  const bool narrowed = c[0].dtype == DType::kFloat16 && c[1].dtype == DType::kFloat32;
+  Tensor place = c[0];
+  place.dims[axis] = c[1].dims[axis];
+  for (int i = 2; i < 4; ++i) {
+    if (!c[i]) continue;
+    const bool enough = c[0].dims[0] == 0 || c[i].count() != 0;
+    if (!c.index(i) || !c.holds(enough, "elements of an operand", i)) return false;
+  }
+  return (narrowed || c.same_dtype(1, 0)) && c.size(1, 0, c[0].dims[0]) &&
+         c.holds(repeats_to(c[1], place), "shape of an update") && c.between(2, 0, c[0].dims[axis]);
+}
+
+bool appended(Check& c) {
+  int axis;
+  const bool right = c.operands(1, 2) && c.settings(1) && c.same_dtype(1, 0) && c.rank(0, 1) &&
+                     c.rank(1, c[0].rank, c[0].rank) && c.axis(0, c[0].rank, &axis);
+  if (!right) return false;
+  Tensor place = c[0];
+  place.dims[axis] = c[1].dims[axis];
+  return c.holds(c[1].dims[axis] <= c[0].dims[axis], "an update longer than the whole") &&
+         c.holds(repeats_to(c[1], place), "shape of an update");
+}
+
+bool replaced(Check& c) { return c.operands(1, 2) && c.same_dtype(1, 0) && c.fits(1, 0); }
+
+bool index_checked(Check& c) { return c.operands(0, 1) && c.settings(3) && c.dtype(0, kPlaces); }
+
+bool rows_checked(Check& c) {
+  return c.operands(0, 2) && c.settings(2) && c.dtype(0, kPlaces) && c.dtype(1, kPlaces) &&
+         c.holds(c[0].count() == 0 || c[1].count() != 0, "elements of an operand", 1);
+}
+
+bool quantized(Check& c) {
+  if (!c.operands(2, 3) || !c.dtype(2, kFloat) || !c.rank(2, 1)) return false;
+  const int64_t width = c[2].dim(-1);
+  return c.dtype(0, only(DType::kInt8)) && c.same_shape(0, 2) && c.packed(0) &&
+         c.dtype(1, kFloat) && c.packed(1) && (width == 0 || c.count(1, c[2].count() / width));
+}
+
 }  // namespace
 
 const Entry kCaches[] = {
-    {"kvc::cache_update", cache_update},
-    {"kvc::append", append},
-    {"kvc::replace", replace},
-    {"kvc::check_index", check_index},
-    {"kvc::check_rows", check_rows},
-    {"kvc::quantize_cache", quantize_cache},
-    {nullptr, nullptr},
+    {"kvc::cache_update", cache_update, updated},
+    {"kvc::append", append, appended},
+    {"kvc::replace", replace, replaced},
+    {"kvc::check_index", check_index, index_checked},
+    {"kvc::check_rows", check_rows, rows_checked},
+    {"kvc::quantize_cache", quantize_cache, quantized},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "convolutions.h"
+#include "family_contracts.h"
 #include "pool.h"
 #include "types.h"
 
@@ -104,9 +105,9 @@ bool pointwise_depthwise(const Step& step, const Context& context) {
 }  // namespace
 
 const Entry kConvolutionPairs[] = {
-    {"kvc::pointwise_depthwise", pointwise_depthwise},
-    {"kvc::pointwise_depthwise_w8", pointwise_depthwise},
-    {nullptr, nullptr},
+    {"kvc::pointwise_depthwise", pointwise_depthwise, convolved_twice},
+    {"kvc::pointwise_depthwise_w8", pointwise_depthwise, convolved_twice_with_int8},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -10,6 +10,7 @@
 #include "convolutions.h"
 #include "copied_patches.h"
 #include "depthwise.h"
+#include "family_contracts.h"
 #include "kernels.h"
 #include "last_columns.h"
 #include "plain_convolutions.h"
@@ -397,14 +398,14 @@ bool convolve(const Convolution& c, const Context& context) {
 }
 
 const Entry kConvolutions[] = {
-    {"aten::convolution", convolution},
-    {"kvc::convolution", ended_convolution},
-    {"kvc::convolution_w8", ended_convolution},
-    {"kvc::conv_transpose_w8", transposed_convolution},
-    {"aten::conv_transpose1d", transposed_convolution},
-    {"aten::conv_transpose2d.input", transposed_convolution},
-    {"aten::conv_transpose3d.input", transposed_convolution},
-    {nullptr, nullptr},
+    {"aten::convolution", convolution, convolved},
+    {"kvc::convolution", ended_convolution, convolved_and_ended},
+    {"kvc::convolution_w8", ended_convolution, convolved_with_int8},
+    {"kvc::conv_transpose_w8", transposed_convolution, transposed_convolved_with_int8},
+    {"aten::conv_transpose1d", transposed_convolution, transposed_convolved},
+    {"aten::conv_transpose2d.input", transposed_convolution, transposed_convolved},
+    {"aten::conv_transpose3d.input", transposed_convolution, transposed_convolved},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -192,21 +192,96 @@ bool triangle(const Step& step, const Context& context) {
   return true;
 }
 
+bool copied(Check& c) { return c.operands(1, 2) && c.same_dtype(1, 0) && c.fits(1, 0); }
+
+bool reshaped(Check& c) {
+  return c.operands(1, 2) && c.same_dtype(1, 0) && c.packed(0) && c.count(1, c[0].count());
+}
+
+// The number of parts, and the axis of the result along which they lie.
+bool joined(Check& c, int* axis) {
+  return c.settings(2) && c.between(0, 0, kMostSetting - 1) &&
+         c.operands(1, static_cast<int>(1 + c.integer(0))) && c.rank(0, 1) &&
+         c.axis(1, c[0].rank, axis);
+}
+
+bool concatenated(Check& c) {
+  int axis;
+  if (!joined(c, &axis)) return false;
+  const Tensor& out = c[0];
+  int64_t start = 0;
+  for (int i = 1; i < c.step.tensor_count; ++i) {
+    if (!c.same_dtype(i, 0)) return false;
+    if (c[i].rank != out.rank) continue;  // it is passed over
+    Tensor place = out;
+    place.dims[axis] = c[i].dims[axis];
+    if (!c.holds(repeats_to(c[i], place), "shape of a part", i)) return false;
+    start += c[i].dims[axis];
+  }
+  return c.size(0, axis, start);
+}
+
+bool stacked(Check& c) {
+  int axis;
+  if (!joined(c, &axis)) return false;
+  Tensor part = c[0];
+  std::copy(part.dims + axis + 1, part.dims + part.rank, part.dims + axis);
+  --part.rank;
+  for (int i = 1; i < c.step.tensor_count; ++i) {
+    if (!c.same_dtype(i, 0) || !c.holds(repeats_to(c[i], part), "shape of a part", i)) return false;
+  }
+  return c.size(0, axis, c.integer(0));
+}
+
+bool repeated(Check& c) {
+  if (!c.operands(1, 2) || !c.same_dtype(1, 0)) return false;
+  Tensor tile = c[0];
+  int64_t at = 0, tiles = 1;
+  if (!c.list(&at, tile.rank, tile.rank)) return false;
+  for (int axis = 0; axis < tile.rank; ++axis) {
+    const int64_t times = c.integer(1 + axis), size = tile.dims[axis];
+    if (!c.between(1 + axis, 0, kMostCount)) return false;
+    const bool whole = times == 0 ? size == 0 : size % times == 0;
+    if (!c.holds(whole, "a dim that is no multiple of its parts", size, times)) return false;
+    tile.dims[axis] = times == 0 ? 0 : size / times;
+    tiles = bounded_product(tiles, times);
+  }
+  return c.holds(tiles <= kMostCount, "too many copies", tiles) &&
+         c.holds(tiles == 0 || repeats_to(c[1], tile), "an operand is no tile of the result");
+}
+
+bool filled(Check& c) {
+  int64_t at = 0;
+  return c.operands(1, 1) && c.dtype(0, kTypes) && c.list(&at, 0, kMaxRank) &&
+         c.settings(at + 1, 1);
+}
+
+bool counted(Check& c) {
+  return c.operands(1, 1) && c.settings(3, 3) && c.dtype(0, kTypes) && c.rank(0, 1, 1);
+}
+
+bool follows(Check& c) {
+  return c.operands(1, 2) && c.settings(1) && c.dtype(0, only(DType::kInt64)) && c.rank(0, 0, 1) &&
+         c.dtype(1, kPlaces) && c.count(0, c[1].count());
+}
+
+bool triangular(Check& c) { return copied(c) && c.settings(1) && c.rank(0, 2) && c.packed(0); }
+
 }  // namespace
 
 const Entry kCopies[] = {
-    {"aten::clone", copy},
-    {"aten::copy", copy},
-    {"aten::reshape", reshape},
-    {"aten::cat", cat},
-    {"aten::repeat", repeat},
-    {"aten::stack", stack},
-    {"aten::full", full},
-    {"aten::arange.start_step", arange},
-    {"aten::tril", triangle<true>},
-    {"aten::triu", triangle<false>},
-    {"kvc::after", after},
-    {nullptr, nullptr},
+    {"aten::clone", copy, copied},
+    {"aten::copy", copy, copied},
+    {"aten::reshape", reshape, reshaped},
+    {"aten::cat", cat, concatenated},
+    {"aten::repeat", repeat, repeated},
+    {"aten::stack", stack, stacked},
+    {"aten::full", full, filled},
+    {"aten::arange.start_step", arange, counted},
+    {"aten::tril", triangle<true>, triangular},
+    {"aten::triu", triangle<false>, triangular},
+    {"kvc::after", after, follows},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -42,6 +42,13 @@ inline int64_t matrices_of(const Tensor& x) {
   return count;
 }
 
+// Whether the matrices of x can be repeated to those of `out`; both have two dims at least.
+inline bool batch_fits(Tensor x, Tensor out) {
+  x.rank -= 2;
+  out.rank -= 2;
+  return repeats_to(x, out);
+}
+
 // Where matrix `index` of those of `out` begins in x, whose batch is broadcast to that of `out`.
 inline int64_t matrix_offset(const Tensor& x, const Tensor& out, int64_t index) {
   int64_t offset = 0;
@@ -115,6 +122,15 @@ void solve_factorised(T* a, const int64_t* pivots, int64_t n, int64_t count, T* 
   const MatrixView<T> factors{a, n, n, n, 1};
   substitute(factors, false, true, count, b);
   substitute(factors, true, false, count, b);
+}
+
+// Contracts: operand i has matrices of floats, as large as a workspace takes.
+inline bool matrices_of_floats(Check& c, int i, bool square) {
+  constexpr int64_t kMostRows = 1 << 20;
+  if (!c.dtype(i, kWideFloats) || !c.rank(i, 2)) return false;
+  const int64_t rows = c[i].dim(-2), columns = c[i].dim(-1);
+  return c.holds(!square || rows == columns, "a matrix that is not square", rows, columns) &&
+         c.holds(rows <= kMostRows && columns <= kMostRows, "a matrix too large", rows, columns);
 }
 
 // The matrices that are worth another thread, of n operations each.

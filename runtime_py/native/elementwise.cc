@@ -189,49 +189,77 @@ bool assert_true(const Step& step, const Context& context) {
   return holds || context.refuse(Fault::kNotTrue, 0);
 }
 
+bool numbers(Check& c) { return of_one(c, taken<OfNumbers>()); }
+
+bool clamped_between(Check& c) {
+  const auto bound = [&c](int i) { return !c[i] || (c.same_dtype(i, 1) && c.fits(i, 0)); };
+  return c.operands(1, 4, 0b1100) && c.dtype(1, kTypes) && c.same_dtype(0, 1) && c.fits(1, 0) &&
+         bound(2) && bound(3);
+}
+
+bool chosen(Check& c) {
+  return c.operands(1, 4) && c.dtype(1, kBools) && c.same_dtype(0, 2) && c.same_dtype(3, 2) &&
+         c.fits(1, 0) && c.fits(2, 0) && c.fits(3, 0);
+}
+
+bool masked(Check& c) {
+  return c.dtype(1, kTypes) && c.same_dtype(0, 1) && c.dtype(2, kBools) && c.fits(1, 0) &&
+         c.fits(2, 0);
+}
+bool masked_with_number(Check& c) { return c.operands(1, 3) && c.settings(1, 1) && masked(c); }
+bool masked_with_tensor(Check& c) {
+  return c.operands(1, 4) && masked(c) && c.dtype(3, kTypes) && c.count(3, 1);
+}
+
+bool casted(Check& c) {
+  return c.operands(1, 2) && c.dtype(0, kAll) && c.dtype(1, kAll) && c.fits(1, 0);
+}
+
+bool asserted(Check& c) { return c.operands(0, 1) && c.dtype(0, kTypes) && c.count(0, 1); }
+
 }  // namespace
 
 const Entry kElementwise[] = {
-    {"aten::add.Tensor", scaled<Add>},
-    {"aten::sub.Tensor", scaled<Sub>},
-    {"aten::add.Scalar", scaled_scalar<Add>},
-    {"aten::sub.Scalar", scaled_scalar<Sub>},
-    {"aten::rsub.Scalar", rsub},
-    {"aten::mul.Tensor", binary<Mul>},
-    {"aten::div.Tensor", binary<Div>},
-    {"aten::maximum", binary<Max>},
-    {"aten::minimum", binary<Min>},
-    {"aten::bitwise_and.Tensor", binary<And>},
-    {"aten::bitwise_or.Tensor", binary<Or>},
-    {"aten::bitwise_xor.Tensor", binary<Xor>},
-    {"aten::bitwise_and.Scalar", binary_scalar<And>},
-    {"aten::bitwise_or.Scalar", binary_scalar<Or>},
-    {"aten::bitwise_xor.Scalar", binary_scalar<Xor>},
-    {"aten::logical_and", binary<LogicalAnd>},
-    {"aten::logical_or", binary<LogicalOr>},
-    {"aten::logical_xor", binary<LogicalXor>},
-    {"aten::mul.Scalar", binary_scalar<Mul>},
-    {"aten::div.Scalar", binary_scalar<Div>},
-    {"aten::eq.Tensor", binary<Eq>},
-    {"aten::ne.Tensor", binary<Ne>},
-    {"aten::lt.Tensor", binary<Lt>},
-    {"aten::le.Tensor", binary<Le>},
-    {"aten::gt.Tensor", binary<Gt>},
-    {"aten::ge.Tensor", binary<Ge>},
-    {"aten::eq.Scalar", binary_scalar<Eq>},
-    {"aten::ne.Scalar", binary_scalar<Ne>},
-    {"aten::lt.Scalar", binary_scalar<Lt>},
-    {"aten::le.Scalar", binary_scalar<Le>},
-    {"aten::gt.Scalar", binary_scalar<Gt>},
-    {"aten::ge.Scalar", binary_scalar<Ge>},
-    {"aten::clamp", clamp},
-    {"aten::clamp.Tensor", clamp_between},
-    {"aten::where.self", where},
-    {"aten::masked_fill.Scalar", masked_fill},
-    {"aten::masked_fill.Tensor", masked_fill_tensor},
-    {"aten::_to_copy", to_copy},
-    {"aten::_assert_async.msg", assert_true},
-    {nullptr, nullptr},
+    {"aten::add.Tensor", scaled<Add>, with<two<Add>, 1, 1>},
+    {"aten::sub.Tensor", scaled<Sub>, with<two<Sub>, 1, 1>},
+    {"aten::add.Scalar", scaled_scalar<Add>, with<one_and_number<Add>, 2, 2>},
+    {"aten::sub.Scalar", scaled_scalar<Sub>, with<one_and_number<Sub>, 2, 2>},
+    {"aten::rsub.Scalar", rsub, with<numbers, 2, 2>},
+    {"aten::mul.Tensor", binary<Mul>, two<Mul>},
+    {"aten::div.Tensor", binary<Div>, two<Div>},
+    {"aten::maximum", binary<Max>, two<Max>},
+    {"aten::minimum", binary<Min>, two<Min>},
+    {"aten::bitwise_and.Tensor", binary<And>, two<And>},
+    {"aten::bitwise_or.Tensor", binary<Or>, two<Or>},
+    {"aten::bitwise_xor.Tensor", binary<Xor>, two<Xor>},
+    {"aten::bitwise_and.Scalar", binary_scalar<And>, one_and_number<And>},
+    {"aten::bitwise_or.Scalar", binary_scalar<Or>, one_and_number<Or>},
+    {"aten::bitwise_xor.Scalar", binary_scalar<Xor>, one_and_number<Xor>},
+    {"aten::logical_and", binary<LogicalAnd>, two<LogicalAnd>},
+    {"aten::logical_or", binary<LogicalOr>, two<LogicalOr>},
+    {"aten::logical_xor", binary<LogicalXor>, two<LogicalXor>},
+    {"aten::mul.Scalar", binary_scalar<Mul>, one_and_number<Mul>},
+    {"aten::div.Scalar", binary_scalar<Div>, one_and_number<Div>},
+    {"aten::eq.Tensor", binary<Eq>, two<Eq>},
+    {"aten::ne.Tensor", binary<Ne>, two<Ne>},
+    {"aten::lt.Tensor", binary<Lt>, two<Lt>},
+    {"aten::le.Tensor", binary<Le>, two<Le>},
+    {"aten::gt.Tensor", binary<Gt>, two<Gt>},
+    {"aten::ge.Tensor", binary<Ge>, two<Ge>},
+    {"aten::eq.Scalar", binary_scalar<Eq>, one_and_number<Eq>},
+    {"aten::ne.Scalar", binary_scalar<Ne>, one_and_number<Ne>},
+    {"aten::lt.Scalar", binary_scalar<Lt>, one_and_number<Lt>},
+    {"aten::le.Scalar", binary_scalar<Le>, one_and_number<Le>},
+    {"aten::gt.Scalar", binary_scalar<Gt>, one_and_number<Gt>},
+    {"aten::ge.Scalar", binary_scalar<Ge>, one_and_number<Ge>},
+    {"aten::clamp", clamp, with<numbers, 2, 2>},
+    {"aten::clamp.Tensor", clamp_between, clamped_between},
+    {"aten::where.self", where, chosen},
+    {"aten::masked_fill.Scalar", masked_fill, masked_with_number},
+    {"aten::masked_fill.Tensor", masked_fill_tensor, masked_with_tensor},
+    {"aten::_to_copy", to_copy, casted},
+    {"aten::_assert_async.msg", assert_true, asserted},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

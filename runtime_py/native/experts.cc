@@ -6,7 +6,9 @@
 
 #include "copies.h"
 #include "elements.h"
+#include "family_contracts.h"
 #include "kernels.h"
+#include "matrices.h"
 #include "pool.h"
 
 namespace kvc {
@@ -142,14 +144,34 @@ bool addmm(const Step& step, const Context& context) {
   return true;
 }
 
+// Rows of x, operand 1, choose among weights [experts, columns, depth], or turned.
+bool multiplied_by_experts(Check& c) {
+  const bool right = c.operands(1, 5, 0b10000) && c.settings(1) &&
+                     c.dtype(0, kTypes | only(DType::kBFloat16)) && c.same_dtype(1, 0) &&
+                     c.same_dtype(2, 0) && c.rank(0, 2, 2) && c.rank(1, 2, 2) && c.rank(2, 3, 3) &&
+                     c.index(3);
+  if (!right) return false;
+  const int64_t rows = c[3].count();
+  const int columns = c.integer(0) != 0 ? -1 : -2, depth = -3 - columns;
+  const bool fits = c.size(0, 0, rows) && c.size(1, 0, rows) && c.size(2, columns, c[0].dims[1]) &&
+                    c.size(2, depth, c[1].dims[1]);
+  return fits && (!c[4] || (c.same_dtype(4, 0) && c.rank(4, 2, 2) && c.size(4, 0, c[2].dims[0]) &&
+                            c.size(4, 1, c[0].dims[1]) && c.packed(4)));
+}
+
+bool added_to_product(Check& c) {
+  return c.operands(1, 4) && c.settings(2, 2) && c.rank(0, 2, 2) && c.rank(2, 2, 2) &&
+         c.rank(3, 2, 2) && matrices_multiplied(c, 0, 2, 3) && c.same_dtype(1, 0) && c.fits(1, 0);
+}
+
 }  // namespace
 
 const Entry kExperts[] = {
-    {"kvc::expert_linear", expert_linear},
-    {"kvc::expert_linear_qd8", quantized_expert_linear<3>},
-    {"kvc::expert_linear_q8", quantized_expert_linear<4>},
-    {"aten::addmm", addmm},
-    {nullptr, nullptr},
+    {"kvc::expert_linear", expert_linear, multiplied_by_experts},
+    {"kvc::expert_linear_qd8", quantized_expert_linear<3>, quantized_rows_multiplied_by_experts},
+    {"kvc::expert_linear_q8", quantized_expert_linear<4>, quantized_blocks_multiplied_by_experts},
+    {"aten::addmm", addmm, added_to_product},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -81,6 +81,26 @@ bool glu(const Step& step, const Context& context) {
   return true;
 }
 
+// Tables are as wide as x or half as wide.
+bool rotated(Check& c) {
+  if (!c.operands(1, 4) || !c.same_shape(0, 1)) return false;
+  for (int i = 0; i < 4; ++i) {
+    if (!c.dtype(i, kFloat) || !c.rank(i, 1)) return false;
+  }
+  const int64_t width = c[1].dim(-1), table = c[2].dim(-1);
+  const Tensor rows = rows_of(c[1]);
+  return c.holds(width % 2 == 0 && (table == width || 2 * table == width), "width of a table",
+                 table, width) &&
+         c.size(3, -1, table) &&
+         c.holds(repeats_to(rows_of(c[2]), rows) && repeats_to(rows_of(c[3]), rows),
+                 "rows of a table");
+}
+
+bool gated(Check& c) {
+  return c.operands(1, 3) && c.settings(1) && c.dtype(0, kFloat) && c.dtype(1, kFloat) &&
+         c.dtype(2, kFloat) && c.fits(1, 0) && c.fits(2, 0);
+}
+
 }  // namespace
 
 void gate_row(int64_t activation, const float* gate, const float* up, int64_t n, float* y) {
@@ -96,9 +116,9 @@ void gate_row(int64_t activation, const float* gate, const float* up, int64_t n,
 }
 
 const Entry kFused[] = {
-    {"kvc::rotary_embedding", rotary_embedding},
-    {"kvc::glu", glu},
-    {nullptr, nullptr},
+    {"kvc::rotary_embedding", rotary_embedding, rotated},
+    {"kvc::glu", glu, gated},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

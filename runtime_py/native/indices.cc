@@ -5,6 +5,7 @@
 
 #include "copies.h"
 #include "elements.h"
+#include "family_contracts.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -381,19 +382,19 @@ bool index_put(const Step& step, const Context& context) {
 }  // namespace
 
 const Entry kIndices[] = {
-    {"aten::embedding", embedding},
-    {"kvc::embedding_q8", embedding_q8},
-    {"aten::index_select", index_select},
-    {"aten::index_copy", write_slices<false>},
-    {"aten::index_add", write_slices<true>},
-    {"aten::gather", gather},
-    {"aten::scatter.src", scatter_elements},
-    {"aten::scatter.value", scatter_value},
-    {"aten::scatter_add", scatter_add},
-    {"aten::scatter_reduce.two", scatter_reduce},
-    {"aten::index.Tensor", index},
-    {"aten::index_put", index_put},
-    {nullptr, nullptr},
+    {"aten::embedding", embedding, embedded},
+    {"kvc::embedding_q8", embedding_q8, embedded_q8},
+    {"aten::index_select", index_select, index_selected},
+    {"aten::index_copy", write_slices<false>, slices_written},
+    {"aten::index_add", write_slices<true>, slices_added},
+    {"aten::gather", gather, gathered},
+    {"aten::scatter.src", scatter_elements, elements_scattered},
+    {"aten::scatter.value", scatter_value, value_scattered},
+    {"aten::scatter_add", scatter_add, elements_added},
+    {"aten::scatter_reduce.two", scatter_reduce, elements_reduced},
+    {"aten::index.Tensor", index, indexed},
+    {"aten::index_put", index_put, put_at_indices},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "contracts.h"
 #include "tensor.h"
 
 namespace kvc {
@@ -81,9 +82,15 @@ struct Context {
 // Returns false after `Context::refuse`.
 using Kernel = bool (*)(const Step& step, const Context& context);
 
+// `contract` tells whether a step that is given may run; see contracts.h.
 struct Entry {
   const char* name;
   Kernel kernel;
+  Contract contract;
+
+  // Without a contract no kernel compiles.
+  constexpr Entry(const char* name, Kernel kernel, Contract contract)
+      : name(name), kernel(kernel), contract(contract) {}
 };
 
 // The kernels of each family, ended by an entry without a name.

@@ -36,6 +36,10 @@ bool ask(const Step& step, const Context& context) {
 
 }  // namespace
 
-const Entry kLibraries[] = {{"call", call}, {"ask", ask}, {nullptr, nullptr}};
+const Entry kLibraries[] = {
+    {"call", call, never_from_files},
+    {"ask", ask, never_from_files},
+    {nullptr, nullptr, nullptr},
+};
 
 }  // namespace kvc

@@ -7,6 +7,7 @@ loaded library, with the numbers of its kernels and the function that runs steps
 import ctypes
 import importlib.machinery
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final
 from kvc.schema.errors import BadSetting, MissingLibrary
 
 INSTALL: Final = "pip install ."  # in kvc's folder
-_VERSION: Final = 10
+_VERSION: Final = 11
 _VARIABLE: Final = "KVC_PROCESSOR"  # environment variable of the instruction set
 
 
@@ -56,7 +57,19 @@ class Library:
             *(ctypes.c_void_p,) * 3,
         )
         self._run.restype = ctypes.c_int32
+        self._name = library.kvc_kernel_name
+        self._name.argtypes, self._name.restype = (ctypes.c_int32,), ctypes.c_char_p
+        self._check = library.kvc_check_steps
+        self._check.argtypes = (
+            *(ctypes.c_void_p,) * 2,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+        )
+        self._check.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
+        self._names: tuple[str, ...] = ()
 
     def use(self, processor: str) -> None:
         """Set the instruction set that kernels use in this process.
@@ -80,9 +93,31 @@ class Library:
             assert found >= 0, f"no kernel for {name}"
         return found
 
+    def names(self) -> Sequence[str]:
+        """Return the names of all kernels, in the order of their numbers."""
+        if not self._names:
+            found: list[str] = []
+            while (name := self._name(len(found))) is not None:
+                found.append(name.decode())
+            self._names = tuple(found)
+        return self._names
+
     def has(self, name: str) -> bool:
         """Tell whether an operator has a kernel."""
         return bool(self._find(name.encode()) >= 0)
+
+    def check(
+        self,
+        steps: int,
+        counts: int,
+        count: int,
+        regions: int,
+        region_count: int,
+        breach: int,
+    ) -> bool:
+        """Check steps before they are first run; see `kvc_check_steps` in api.cc."""
+        given = steps, counts, count, regions, region_count, breach
+        return bool(self._check(*given) == count)
 
     def run(
         self,

@@ -141,11 +141,15 @@ bool for_systems(const Tensor& out, const Tensor& b, bool left, const Context& c
   return context.complete();
 }
 
+// Whether the right sides of systems are vectors.
+bool of_vectors(const Tensor& a, const Tensor& b) {
+  return b.rank == 1 || (b.rank == a.rank - 1 && std::equal(b.dims, b.dims + b.rank, a.dims));
+}
+
 // As `invert`, of systems a x = b or x a = b.
 bool solve_systems(Tensor out, const Tensor* info, bool checked, const Tensor& a, Tensor b, bool left,
                    const Context& context) {
-  const bool vectors = b.rank == 1 || (b.rank == a.rank - 1 && std::equal(b.dims, b.dims + b.rank, a.dims));
-  if (vectors) {
+  if (of_vectors(a, b)) {
     out = as_column(out);
     b = as_column(b);
   }
@@ -248,19 +252,81 @@ bool cholesky_told(const Step& step, const Context& context) {
                          step.integers[0] != 0, context);
 }
 
+// Operand i has a number for each matrix of x.
+bool for_each_matrix(Check& c, int i, int x, DTypes dtypes) {
+  return c.dtype(i, dtypes) && c.packed(i) && c.count(i, matrices_of(c[x]));
+}
+constexpr DTypes kStatus = only(DType::kInt32);
+
+// Results as large as x, and perhaps a status of each matrix. `integers`: how many there are.
+bool factorised(Check& c, bool told, int integers) {
+  const int x = told ? 2 : 1;
+  return c.operands(x, x + 1) && c.settings(integers) && matrices_of_floats(c, x, true) &&
+         c.alike(0, x) && c.packed(0) && (!told || for_each_matrix(c, 1, x, kStatus));
+}
+template <bool kTold, int kIntegers>
+bool factors(Check& c) {
+  return factorised(c, kTold, kIntegers);
+}
+
+template <bool kLogarithm>
+bool determined(Check& c) {
+  const int x = kLogarithm ? 2 : 1;
+  return c.operands(x, x + 1) && matrices_of_floats(c, x, true) &&
+         for_each_matrix(c, 0, x, only(c[x].dtype)) &&
+         (!kLogarithm || for_each_matrix(c, 1, x, only(c[x].dtype)));
+}
+
+// Systems a x = b or x a = b, whose right sides are `b` and whose solutions `out` has.
+bool of_systems(Check& c, int a, const Tensor& out, const Tensor& b, bool left) {
+  const int64_t n = c[a].dim(-1);
+  const bool shaped =
+      c.holds(out.rank >= 2 && b.rank >= 2 && b.rank <= out.rank, "rank of an operand", out.rank,
+              b.rank) &&
+      c.holds(out.dim(-2) == b.dim(-2) && out.dim(-1) == b.dim(-1), "shape of a right side") &&
+      c.holds(out.dim(left ? -2 : -1) == n, "sizes of a system", n);
+  return shaped &&
+         c.holds(c[a].rank <= out.rank && batch_fits(c[a], out) && batch_fits(b, out),
+                 "shape of a batch") &&
+         c.holds(bounded_product(out.dim(-1), out.dim(-2)) <= kMostProduct / kMaxRank,
+                 "a matrix too large");
+}
+
+template <bool kTold>
+bool solved(Check& c) {
+  const int a = kTold ? 2 : 1, b = a + 1;
+  const bool right = c.operands(a, b + 1) && c.settings(a) && matrices_of_floats(c, a, true) &&
+                     c.same_dtype(0, a) && c.same_dtype(b, a) && c.rank(b, 1) &&
+                     (!kTold || for_each_matrix(c, 1, a, kStatus));
+  if (!right) return false;
+  Tensor out = c[0], given = c[b];
+  if (of_vectors(c[a], given)) {
+    if (!c.rank(0, 0, kMaxRank - 1)) return false;
+    out = as_column(out);
+    given = as_column(given);
+  }
+  return of_systems(c, a, out, given, c.integer(0) != 0);
+}
+
+bool solved_by_triangles(Check& c) {
+  return c.operands(1, 3) && c.settings(3) && matrices_of_floats(c, 1, true) &&
+         c.same_dtype(0, 1) && c.same_dtype(2, 1) &&
+         of_systems(c, 1, c[0], c[2], c.integer(1) != 0);
+}
+
 }  // namespace
 
 const Entry kLinearAlgebra[] = {
-    {"aten::linalg_inv", inverse},
-    {"aten::linalg_inv_ex", inverse_told},
-    {"aten::linalg_det", determinant<false>},
-    {"aten::linalg_slogdet", determinant<true>},
-    {"aten::linalg_solve", solve},
-    {"aten::linalg_solve_ex", solve_told},
-    {"aten::linalg_solve_triangular", solve_triangular},
-    {"aten::linalg_cholesky", cholesky},
-    {"aten::linalg_cholesky_ex", cholesky_told},
-    {nullptr, nullptr},
+    {"aten::linalg_inv", inverse, factors<false, 0>},
+    {"aten::linalg_inv_ex", inverse_told, factors<true, 1>},
+    {"aten::linalg_det", determinant<false>, determined<false>},
+    {"aten::linalg_slogdet", determinant<true>, determined<true>},
+    {"aten::linalg_solve", solve, solved<false>},
+    {"aten::linalg_solve_ex", solve_told, solved<true>},
+    {"aten::linalg_solve_triangular", solve_triangular, solved_by_triangles},
+    {"aten::linalg_cholesky", cholesky, factors<false, 1>},
+    {"aten::linalg_cholesky_ex", cholesky_told, factors<true, 2>},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

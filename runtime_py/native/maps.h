@@ -136,6 +136,57 @@ void with_types_of(DType dtype, const F& function) {
   });
 }
 
+// The dtypes that an operator takes, and whether its results are bools whatever it takes.
+template <class Op>
+constexpr DTypes taken() {
+  DTypes found = 0;
+  const auto add = [&found](DType dtype, bool takes) { found |= takes ? only(dtype) : 0; };
+  add(DType::kFloat32, Op::template kTakes<float>);
+  add(DType::kFloat64, Op::template kTakes<double>);
+  add(DType::kInt64, Op::template kTakes<int64_t>);
+  add(DType::kInt32, Op::template kTakes<int32_t>);
+  add(DType::kInt16, Op::template kTakes<int16_t>);
+  add(DType::kInt8, Op::template kTakes<int8_t>);
+  add(DType::kUInt8, Op::template kTakes<uint8_t>);
+  add(DType::kBool, Op::template kTakes<bool>);
+  return found;
+}
+template <class Op>
+using Taken = std::conditional_t<Op::template kTakes<float>, float, int64_t>;
+
+// Contracts of operators: the result has the dtype of the operands, or is of bools.
+inline bool result_of(Check& c, bool truth) {
+  return truth ? c.dtype(0, kBools) : c.same_dtype(0, 1);
+}
+
+inline bool of_one(Check& c, DTypes taken, bool truth = false) {
+  return c.operands(1, 2) && c.dtype(1, taken) && result_of(c, truth) && c.same_shape(1, 0);
+}
+inline bool of_two(Check& c, DTypes taken, bool truth = false) {
+  return c.operands(1, 3) && c.dtype(1, taken) && c.same_dtype(2, 1) && result_of(c, truth) &&
+         c.fits(1, 0) && c.fits(2, 0);
+}
+template <class Op>
+bool one(Check& c) {
+  return of_one(c, taken<Op>(), std::is_same_v<decltype(Op::apply(Taken<Op>{})), bool>);
+}
+template <class Op>
+bool two(Check& c) {
+  return of_two(c, taken<Op>(),
+                std::is_same_v<decltype(Op::apply(Taken<Op>{}, Taken<Op>{})), bool>);
+}
+template <class Op>
+bool one_and_number(Check& c) {
+  return c.settings(1, 1) &&
+         of_one(c, taken<Op>(),
+                std::is_same_v<decltype(Op::apply(Taken<Op>{}, Taken<Op>{})), bool>);
+}
+// With some integers and numbers.
+template <Contract kContract, int kIntegers, int kNumbers>
+bool with(Check& c) {
+  return c.settings(kIntegers, kNumbers) && kContract(c);
+}
+
 // Kernels of one operand, of two of one type, and of one and a number.
 template <class Op>
 bool unary(const Step& step, const Context& context) {

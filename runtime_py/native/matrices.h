@@ -15,6 +15,10 @@ struct Matrix {
   int64_t stride;
 };
 
+// Contract of out = a b, operands of a step: matrices, batches of them, which are repeated, or
+// vectors.
+bool matrices_multiplied(Check& check, int out, int a, int b);
+
 inline bool rows_together(const Tensor& x, const Context& context, int slot, Matrix* found) {
   const int64_t width = x.dim(-1);
   int64_t stride = width;

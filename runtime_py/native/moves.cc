@@ -122,15 +122,87 @@ bool unfold(const Step& step, const Context& context) {
   return true;
 }
 
+bool rolled(Check& c) {
+  const bool right = c.operands(1, 2) && c.alike(0, 1) && c.both_packed(0, 1);
+  int64_t shifts = 0;
+  if (!right || !c.list(&shifts, 0, kMostSetting)) return false;
+  int64_t axes = shifts;
+  if (!c.axes(&axes, c[1].rank)) return false;
+  const int64_t count = c.integer(0), given = c.integer(shifts);
+  return c.holds(given == 0 || (given == count && c[1].rank != 0), "axes and distances differ",
+                 given, count);
+}
+
+bool flipped(Check& c) {
+  int64_t at = 0;
+  return c.operands(1, 2) && c.alike(0, 1) && c.axes(&at, c[1].rank) &&
+         c.holds(c.integer(0) >= 0, "axes are left out");
+}
+
+bool padded(Check& c) {
+  int64_t at = 0;
+  const bool right = c.operands(1, 2) && c.dtype(1, kTypes) && c.same_dtype(0, 1) &&
+                     c.rank(0, c[1].rank, c[1].rank) && c.list(&at, 0, 2 * c[1].rank) &&
+                     c.settings(at + 1, 1);
+  if (!right || !c.holds(c.integer(0) % 2 == 0, "length of a list", c.integer(0))) return false;
+  for (int axis = 0; axis < c[1].rank; ++axis) {
+    int64_t size = c[1].dims[axis];
+    const int64_t i = 1 + 2 * (c[1].rank - 1 - axis);
+    if (i < at) {
+      if (!c.between(i, -kMostCount, kMostCount) || !c.between(i + 1, -kMostCount, kMostCount)) {
+        return false;
+      }
+      size += c.integer(i) + c.integer(i + 1);
+    }
+    if (!c.size(0, axis, size)) return false;
+  }
+  return true;
+}
+
+bool on_diagonal(Check& c) {
+  int rows, columns;
+  const bool right = c.operands(1, 2) && c.same_dtype(0, 1) && c.settings(3) && c.rank(1, 2) &&
+                     c.rank(0, c[1].rank - 1, c[1].rank - 1) && c.axis(1, c[1].rank, &rows) &&
+                     c.axis(2, c[1].rank, &columns) &&
+                     c.holds(rows != columns, "axes of a diagonal", rows, columns) &&
+                     c.between(0, -kMostCount, kMostCount);
+  if (!right) return false;
+  Tensor rest = c[1];
+  const int64_t offset = c.integer(0);
+  const int64_t most = std::min(rest.dims[rows] + std::min<int64_t>(0, offset),
+                                rest.dims[columns] - std::max<int64_t>(0, offset));
+  drop(&rest, std::max(rows, columns));
+  drop(&rest, std::min(rows, columns));
+  return c.holds(std::equal(rest.dims, rest.dims + rest.rank, c[0].dims), "shape of a result") &&
+         c.holds(c[0].dim(-1) <= std::max<int64_t>(0, most), "a diagonal is longer than its matrix",
+                 c[0].dim(-1), most);
+}
+
+bool unfolded(Check& c) {
+  int axis;
+  const bool right = c.operands(1, 2) && c.same_dtype(0, 1) && c.settings(3) && c.rank(1, 1) &&
+                     c.rank(0, c[1].rank + 1, c[1].rank + 1) && c.axis(0, c[1].rank, &axis) &&
+                     c.between(1, 0, kMostCount) && c.between(2, 1, kMostSetting);
+  if (!right) return false;
+  Tensor windows = c[1];
+  windows.dims[axis] = c[0].dims[axis];
+  const int64_t reach = (c[0].dims[axis] - 1) * c.integer(2) + c.integer(1);
+  return c.holds(std::equal(windows.dims, windows.dims + windows.rank, c[0].dims),
+                 "shape of a result") &&
+         c.size(0, -1, c.integer(1)) &&
+         c.holds(c[0].dims[axis] == 0 || reach <= c[1].dims[axis], "windows end after the axis",
+                 reach);
+}
+
 }  // namespace
 
 const Entry kMoves[] = {
-    {"aten::roll", roll},
-    {"aten::flip", flip},
-    {"aten::constant_pad_nd", pad},
-    {"aten::diagonal", diagonal},
-    {"aten::unfold", unfold},
-    {nullptr, nullptr},
+    {"aten::roll", roll, rolled},
+    {"aten::flip", flip, flipped},
+    {"aten::constant_pad_nd", pad, padded},
+    {"aten::diagonal", diagonal, on_diagonal},
+    {"aten::unfold", unfold, unfolded},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "family_contracts.h"
 #include "kernels.h"
 #include "pool.h"
 #include "types.h"
@@ -100,8 +101,8 @@ bool attention(const Step& step, const Context& context) {
 }  // namespace
 
 const Entry kPlainAttention[] = {
-    {"aten::scaled_dot_product_attention", attention},
-    {nullptr, nullptr},
+    {"aten::scaled_dot_product_attention", attention, plainly_attended},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

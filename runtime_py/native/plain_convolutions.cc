@@ -64,7 +64,9 @@ void add_products(const Run (&runs)[kAxes], const T* x, T w, T* out) {
 template <class T>
 void convolve_channel(const PlainConvolution& c, int64_t image, int64_t channel) {
   const int64_t outputs = c.out.dims[1] / c.groups, inputs = c.x.dims[1] / c.groups;
-  const int64_t group = channel / outputs, plane = c.out.strides[1];
+  const int64_t group = channel / outputs;
+  int64_t plane = 1;  // its stride may be another where there is one channel
+  for (int i = 2; i < c.out.rank; ++i) plane *= c.out.dims[i];
   T* to = c.out.as<T>() + image * c.out.strides[0] + channel * plane;
   std::fill_n(to, plane, c.bias ? c.bias.as<const T>()[channel] : T(0));
   const int axes = c.x.rank - 2, missing = kAxes - axes;

@@ -254,18 +254,88 @@ bool adaptive_max_pool(const Step& step, const Context& context) {
   return maximum(step, context, windows);
 }
 
+// Operands of averages: the result and x; of maxima: places, perhaps, between them.
+bool pooled(Check& c, int rank, bool average) {
+  const int x = average ? 1 : 2;
+  const bool right = average ? c.operands(1, 2) && c.dtype(1, kWideFloats | only(DType::kInt64))
+                             : c.operands(2, 3, 0b010) && c.dtype(2, kTypes);
+  if (!right || !c.same_dtype(0, x) || !c.rank(x, rank) || !c.same_leading(0, x, rank))
+    return false;
+  if (!c.both_packed(0, x)) return false;
+  return average || !c[1] || (c.dtype(1, only(DType::kInt64)) && c.same_shape(1, 0) && c.packed(1));
+}
+
+// How many windows an axis may have: as the size of a result follows from settings.
+bool windows_fit(Check& c, const Axis& axis) {
+  const bool sane =
+      axis.kernel >= 1 && axis.stride >= 1 && axis.padding >= 0 && axis.dilation >= 1 &&
+      std::max({axis.kernel, axis.stride, axis.padding, axis.dilation}) <= kMostSetting;
+  if (!c.holds(sane, "settings of a window", axis.kernel, axis.stride)) return false;
+  const int64_t room = axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1;
+  const int64_t most = room < 0 ? 0 : ceil_div(room, axis.stride) + 1;
+  return c.holds(axis.count <= most, "more windows than fit", axis.count, most);
+}
+
+// Integers: lists of kernel, stride, padding and, of maxima, dilation, then the others.
+template <int kRank>
+bool pooled_windows(Check& c, bool average) {
+  int64_t at = 0;
+  if (!pooled(c, kRank, average)) return false;
+  for (int i = 0; i < (average ? 3 : 4); ++i) {
+    if (i == 1 && at < c.integer_count && c.integer(at) == 0) {
+      ++at;  // strides as large as the kernel
+    } else if (!c.list(&at, kRank, kRank)) {
+      return false;
+    }
+  }
+  if (!c.settings(at + (average ? 3 : 1))) return false;
+  Windows windows(c[0], c[average ? 1 : 2], kRank);
+  windows.read(c.step.integers, !average);
+  for (int i = 3 - kRank; i < 3; ++i) {
+    if (!windows_fit(c, windows.axes[i])) return false;
+  }
+  return true;
+}
+template <int kRank>
+bool averaged(Check& c) {
+  return pooled_windows<kRank>(c, true);
+}
+template <int kRank>
+bool maximal(Check& c) {
+  return pooled_windows<kRank>(c, false);
+}
+
+template <int kRank>
+bool pooled_adaptively(Check& c, bool average) {
+  if (!pooled(c, kRank, average)) return false;
+  const Windows windows(c[0], c[average ? 1 : 2], kRank);
+  for (const Axis& each : windows.axes) {
+    const int64_t product = bounded_product(each.size, each.count);
+    if (!c.holds(product <= kMostProduct, "too many elements", product)) return false;
+  }
+  return true;
+}
+template <int kRank>
+bool averaged_adaptively(Check& c) {
+  return pooled_adaptively<kRank>(c, true);
+}
+template <int kRank>
+bool maximal_adaptively(Check& c) {
+  return pooled_adaptively<kRank>(c, false);
+}
+
 }  // namespace
 
 const Entry kPools[] = {
-    {"aten::avg_pool2d", avg_pool<2>},
-    {"aten::avg_pool3d", avg_pool<3>},
-    {"aten::_adaptive_avg_pool2d", adaptive_avg_pool<2>},
-    {"aten::_adaptive_avg_pool3d", adaptive_avg_pool<3>},
-    {"aten::max_pool2d_with_indices", max_pool<2>},
-    {"aten::max_pool3d_with_indices", max_pool<3>},
-    {"aten::adaptive_max_pool2d", adaptive_max_pool<2>},
-    {"aten::adaptive_max_pool3d", adaptive_max_pool<3>},
-    {nullptr, nullptr},
+    {"aten::avg_pool2d", avg_pool<2>, averaged<2>},
+    {"aten::avg_pool3d", avg_pool<3>, averaged<3>},
+    {"aten::_adaptive_avg_pool2d", adaptive_avg_pool<2>, averaged_adaptively<2>},
+    {"aten::_adaptive_avg_pool3d", adaptive_avg_pool<3>, averaged_adaptively<3>},
+    {"aten::max_pool2d_with_indices", max_pool<2>, maximal<2>},
+    {"aten::max_pool3d_with_indices", max_pool<3>, maximal<3>},
+    {"aten::adaptive_max_pool2d", adaptive_max_pool<2>, maximal_adaptively<2>},
+    {"aten::adaptive_max_pool3d", adaptive_max_pool<3>, maximal_adaptively<3>},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

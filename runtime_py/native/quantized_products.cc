@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "family_contracts.h"
 #include "kernels.h"
 #include "matrices.h"
 #include "pool.h"
@@ -375,14 +376,14 @@ bool linears_of_rows(const Step& step, const Context& context) {
 }  // namespace
 
 const Entry kQuantizedProducts[] = {
-    {"kvc::quantize_rows", quantize_rows},
-    {"kvc::quantize_blocks", quantize_blocks},
-    {"kvc::linear_qd8", quantized_linear<false>},
-    {"kvc::linear_qb4", quantized_linear<false>},
-    {"kvc::linear_q8", quantized_linear<true>},
-    {"kvc::linear_q4", quantized_linear<true>},
-    {"linears_of_rows", linears_of_rows},
-    {nullptr, nullptr},
+    {"kvc::quantize_rows", quantize_rows, rows_quantized},
+    {"kvc::quantize_blocks", quantize_blocks, blocks_quantized},
+    {"kvc::linear_qd8", quantized_linear<false>, quantized_rows_multiplied},
+    {"kvc::linear_qb4", quantized_linear<false>, quantized_rows_multiplied},
+    {"kvc::linear_q8", quantized_linear<true>, quantized_blocks_multiplied},
+    {"kvc::linear_q4", quantized_linear<true>, quantized_blocks_multiplied},
+    {"linears_of_rows", linears_of_rows, rows_quantized_and_multiplied},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

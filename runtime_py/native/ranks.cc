@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "folds.h"
 #include "kernels.h"
@@ -21,6 +22,14 @@ struct Placed {
   int64_t index;
 };
 
+// An element as it is ordered. A byte of a file that stands for a bool may be neither 0 nor 1,
+// and what is sorted by such bytes as bools has no order: it would leave its memory.
+template <class T>
+T ordered(const T* x) {
+  if constexpr (std::is_same_v<T, bool>) return *reinterpret_cast<const uint8_t*>(x) != 0;
+  else return *x;
+}
+
 // Rows of x along an axis, and the same rows of two results.
 struct Ranked {
   const Tensor &values, &indices, &x;
@@ -28,8 +37,11 @@ struct Ranked {
   int64_t read, written;  // strides along a row
 
   Ranked(const Step& step, const int64_t* axes)
-      : values(step.tensors[0]), indices(step.tensors[1]), x(step.tensors[2]), from(x, axes),
-        to(values, axes) {
+      : values(step.tensors[0]),
+        indices(step.tensors[1]),
+        x(step.tensors[2]),
+        from(x, axes),
+        to(values.rank == x.rank ? values : x, axes) {
     read = from.gone_rank != 0 ? from.gone_strides[0] : 0;
     written = to.gone_rank != 0 ? to.gone_strides[0] : 0;
   }
@@ -75,7 +87,7 @@ struct Ranked {
       if (row == nullptr) return;
       for (int64_t i = begin; i < end; ++i) {
         const T* at = x.as<const T>() + source(i);
-        for (int64_t j = 0; j < from.gone; ++j) row[j] = {at[j * read], j};
+        for (int64_t j = 0; j < from.gone; ++j) row[j] = {ordered(at + j * read), j};
         function(i, row);
       }
     });
@@ -152,8 +164,8 @@ bool median(const Step& step, const Context& context) {
     auto* row = static_cast<Placed<T>*>(context.workspace(n * sizeof(Placed<T>)));
     if (row == nullptr) return;
     int64_t i = 0;
-    over.each<T>(x, 0, [&](T value) {
-      row[i] = {value, i};
+    over.each<T>(x, 0, [&](const T& value) {
+      row[i] = {ordered(&value), i};
       ++i;
     });
     constexpr bool kFloat = std::numeric_limits<T>::has_quiet_NaN;
@@ -204,17 +216,52 @@ bool kthvalue(const Step& step, const Context& context) {
   });
 }
 
+bool ranked(Check& c) {
+  return c.operands(2, 3) && c.dtype(2, kTypes) && c.same_dtype(0, 2) &&
+         c.dtype(1, only(DType::kInt64)) && c.packed(0) && c.packed(1);
+}
+// Results have the first `count` elements of each row.
+bool first_of_rows(Check& c, int64_t at, int64_t count) {
+  int axis;
+  if (!ranked(c) || !c.axis(at, c[2].rank, &axis) || !c.same_shape(0, 1)) return false;
+  Tensor part = c[2];
+  const int64_t size = part.rank != 0 ? part.dims[axis] : 1;
+  if (!c.holds(count >= 0 && count <= size, "more elements than a row has", count, size))
+    return false;
+  part.dims[axis] = part.rank != 0 ? count : 0;
+  const bool same =
+      c[0].rank == part.rank && std::equal(part.dims, part.dims + part.rank, c[0].dims);
+  return c.holds(same, "shape of a result");
+}
+bool first_ones(Check& c) { return c.settings(3) && first_of_rows(c, 1, c.integer(0)); }
+bool all_sorted(Check& c) {
+  int axis;
+  if (!c.settings(2) || !c.operands(2, 3) || !c.axis(0, c[2].rank, &axis)) return false;
+  return first_of_rows(c, 0, c[2].rank != 0 ? c[2].dims[axis] : 1);
+}
+bool middle_of_whole(Check& c) {
+  return c.operands(1, 2) && c.dtype(1, kTypes) && c.same_dtype(0, 1) && c.count(0, 1);
+}
+bool middle_of_rows(Check& c) { return c.settings(1) && ranked(c) && reduced_along(c, c[2], 0, 2); }
+bool one_of_rows(Check& c) {
+  int axis;
+  if (!c.settings(2) || !ranked(c) || !reduced_along(c, c[2], 1, 2)) return false;
+  c.axis(1, c[2].rank, &axis);
+  const int64_t size = c[2].rank != 0 ? c[2].dims[axis] : 1;
+  return c.between(0, 1, std::max<int64_t>(1, size));
+}
+
 }  // namespace
 
 const Entry kRanks[] = {
-    {"aten::topk", topk},
-    {"aten::sort", sort},
-    {"aten::median", median<false>},
-    {"aten::nanmedian", median<true>},
-    {"aten::median.dim", median_along<false>},
-    {"aten::nanmedian.dim", median_along<true>},
-    {"aten::kthvalue", kthvalue},
-    {nullptr, nullptr},
+    {"aten::topk", topk, first_ones},
+    {"aten::sort", sort, all_sorted},
+    {"aten::median", median<false>, middle_of_whole},
+    {"aten::nanmedian", median<true>, middle_of_whole},
+    {"aten::median.dim", median_along<false>, middle_of_rows},
+    {"aten::nanmedian.dim", median_along<true>, middle_of_rows},
+    {"aten::kthvalue", kthvalue, one_of_rows},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -55,4 +55,30 @@ struct Reduced {
   }
 };
 
+// Contracts: operand x is reduced along `axes`, which are checked, into some results that lie
+// together.
+inline bool reduced_to(Check& c, const Tensor& x, const int64_t* axes, int results) {
+  const Reduced over(x, axes);
+  for (int i = 0; i < results; ++i) {
+    if (!c.count(i, over.kept) || !c.packed(i)) return false;
+  }
+  return true;
+}
+// Along the axis at integer `at`.
+inline bool reduced_along(Check& c, const Tensor& x, int64_t at, int results) {
+  if (!c.axis(at, x.rank)) return false;
+  const int64_t axes[2] = {1, c.integer(at)};
+  return reduced_to(c, x, axes, results);
+}
+// Along the axes at integer *at.
+inline bool reduced_along_axes(Check& c, const Tensor& x, int64_t* at, int results) {
+  const int64_t first = *at;
+  return c.axes(at, x.rank) && reduced_to(c, x, c.step.integers + first, results);
+}
+// Of all elements.
+inline bool reduced_whole(Check& c, const Tensor& x, int results) {
+  constexpr int64_t kAllAxes[1] = {0};
+  return reduced_to(c, x, kAllAxes, results);
+}
+
 }  // namespace kvc

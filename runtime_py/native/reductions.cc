@@ -91,20 +91,39 @@ bool choose_both(const Step& step, const Context& context) {
   return true;
 }
 
+bool truths(Check& c) { return c.operands(1, 2) && c.dtype(1, kTypes) && c.dtype(0, kBools); }
+bool truth_along_axes(Check& c) {
+  int64_t at = 0;
+  return truths(c) && reduced_along_axes(c, c[1], &at, 1);
+}
+bool truth_along(Check& c) { return truths(c) && c.settings(1) && reduced_along(c, c[1], 0, 1); }
+bool truth_of_whole(Check& c) { return truths(c) && reduced_whole(c, c[1], 1); }
+
+bool placed(Check& c) {
+  const bool right =
+      c.operands(1, 2) && c.settings(1) && c.dtype(1, kTypes) && c.dtype(0, only(DType::kInt64));
+  if (!right) return false;
+  return c.integer(0) == kAbsent ? reduced_whole(c, c[1], 1) : reduced_along(c, c[1], 0, 1);
+}
+bool chosen_and_placed(Check& c) {
+  return c.operands(2, 3) && c.settings(1) && c.dtype(2, kTypes) && c.same_dtype(0, 2) &&
+         c.dtype(1, only(DType::kInt64)) && reduced_along(c, c[2], 0, 2);
+}
+
 }  // namespace
 
 const Entry kReductions[] = {
-    {"aten::any", truth_of_all<true>},
-    {"aten::all", truth_of_all<false>},
-    {"aten::any.dim", truth_dim<true>},
-    {"aten::all.dim", truth_dim<false>},
-    {"aten::any.dims", truth_dims<true>},
-    {"aten::all.dims", truth_dims<false>},
-    {"aten::argmax", choose<true>},
-    {"aten::argmin", choose<false>},
-    {"aten::max.dim", choose_both<true>},
-    {"aten::min.dim", choose_both<false>},
-    {nullptr, nullptr},
+    {"aten::any", truth_of_all<true>, truth_of_whole},
+    {"aten::all", truth_of_all<false>, truth_of_whole},
+    {"aten::any.dim", truth_dim<true>, truth_along},
+    {"aten::all.dim", truth_dim<false>, truth_along},
+    {"aten::any.dims", truth_dims<true>, truth_along_axes},
+    {"aten::all.dims", truth_dims<false>, truth_along_axes},
+    {"aten::argmax", choose<true>, placed},
+    {"aten::argmin", choose<false>, placed},
+    {"aten::max.dim", choose_both<true>, chosen_and_placed},
+    {"aten::min.dim", choose_both<false>, chosen_and_placed},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -30,7 +30,7 @@ void find_nearest(int64_t size, int64_t count, double factor, int64_t* places) {
   const bool kept = count == size, doubled = count == 2 * size;
   for (int64_t i = 0; i < count; ++i) {
     const auto place = static_cast<int64_t>(std::floor(static_cast<float>(i) * scale));
-    places[i] = kept ? i : (doubled ? i / 2 : std::min(place, size - 1));
+    places[i] = kept ? i : (doubled ? i / 2 : std::clamp<int64_t>(place, 0, size - 1));
   }
 }
 
@@ -118,7 +118,7 @@ void fill_bilinear(const Filter<T>& filter, bool corners, double factor) {
       place = corners ? place * scale : (place + T(0.5)) * scale - T(0.5);
     }
     place = std::max(place, T(0));
-    filter.first[i] = std::min(static_cast<int64_t>(place), filter.size - 1);
+    filter.first[i] = std::clamp<int64_t>(static_cast<int64_t>(place), 0, filter.size - 1);
     const T second = std::min(std::max(place - static_cast<T>(filter.first[i]), T(0)), T(1));
     const bool last = filter.first[i] == filter.size - 1 || filter.size == filter.results;
     filter.counts[i] = last ? 1 : 2;
@@ -286,14 +286,40 @@ bool smooth(const Step& step, const Context& context) {
   return context.complete();
 }
 
+// How often larger an axis becomes, which is left out where it is NaN, 0 or less.
+bool scaled_by(Check& c, int64_t at) {
+  constexpr double kLeast = 0x1p-20, kMost = 0x1p20;
+  const double factor = c.number(at);
+  return c.holds(!(factor > 0) || (factor >= kLeast && factor <= kMost), "a factor out of range",
+                 at);
+}
+
+bool resized(Check& c, DTypes dtypes) {
+  const bool right = c.operands(1, 2) && c.settings(0, 2) && c.dtype(1, dtypes) &&
+                     c.same_dtype(0, 1) && c.rank(1, 2) && c.same_leading(0, 1, 2) &&
+                     c.both_packed(0, 1) && scaled_by(c, 0) && scaled_by(c, 1);
+  if (!right) return false;
+  for (int axis = -2; axis < 0; ++axis) {
+    const int64_t product = bounded_product(c[0].dim(axis), c[1].dim(axis));
+    if (!c.holds(product <= kMostProduct / 64, "too many elements", product)) return false;
+  }
+  return c.holds(c[0].count() == 0 || c[1].count() != 0, "an operand without elements", 1);
+}
+bool spread_out(Check& c) { return resized(c, kAll); }
+// Integers: the list of sizes, whether corners stay corners.
+bool filtered(Check& c) {
+  int64_t at = 0;
+  return c.list(&at, 2, 2) && c.settings(4) && resized(c, kWideFloats);
+}
+
 }  // namespace
 
 const Entry kResizing[] = {
-    {"aten::upsample_nearest2d", nearest},
-    {"aten::upsample_bilinear2d", bilinear},
-    {"aten::_upsample_bilinear2d_aa", smooth<false>},
-    {"aten::_upsample_bicubic2d_aa", smooth<true>},
-    {nullptr, nullptr},
+    {"aten::upsample_nearest2d", nearest, spread_out},
+    {"aten::upsample_bilinear2d", bilinear, filtered},
+    {"aten::_upsample_bilinear2d_aa", smooth<false>, filtered},
+    {"aten::_upsample_bicubic2d_aa", smooth<true>, filtered},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

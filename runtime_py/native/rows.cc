@@ -193,6 +193,31 @@ bool softmax(const Step& step, const Context& context) {
   return true;
 }
 
+// x and the result are whole rows of the last axes, whose number and sizes are integers.
+bool normed(Check& c, int weights) {
+  int64_t at = 0;
+  const bool right = c.operands(1, 2 + weights, weights == 1 ? 0b100 : 0b1100) &&
+                     c.settings(1, 1) && c.dtype(1, kWideFloats) && c.alike(0, 1) &&
+                     c.both_packed(0, 1) && c.list(&at, 0, c[1].rank);
+  if (!right) return false;
+  int64_t width = 1;
+  for (int64_t i = 1; i < at; ++i) {
+    if (!c.size(1, static_cast<int>(i - at), c.integer(i))) return false;
+    width *= c.integer(i);
+  }
+  for (int i = 2; i < 2 + weights; ++i) {
+    if (c[i] && !(c.same_dtype(i, 1) && c.count(i, width) && c.packed(i))) return false;
+  }
+  return true;
+}
+bool rms_normed(Check& c) { return normed(c, 1); }
+bool layer_normed(Check& c) { return normed(c, 2); }
+
+bool softened(Check& c) {
+  return c.operands(1, 2) && c.settings(1) && c.dtype(1, kWideFloats) && c.alike(0, 1) &&
+         c.both_packed(0, 1) && c.axis(0, c[1].rank);
+}
+
 }  // namespace
 
 float norm_eps(double given) { return own_eps<float>(given); }
@@ -202,11 +227,11 @@ void norm_row(const float* x, const float* weight, float eps, int64_t n, float* 
 }
 
 const Entry kRows[] = {
-    {"aten::rms_norm", rms_norm},
-    {"aten::layer_norm", layer_norm},
-    {"aten::softmax.int", softmax<false>},
-    {"aten::log_softmax.int", softmax<true>},
-    {nullptr, nullptr},
+    {"aten::rms_norm", rms_norm, rms_normed},
+    {"aten::layer_norm", layer_norm, layer_normed},
+    {"aten::softmax.int", softmax<false>, softened},
+    {"aten::log_softmax.int", softmax<true>, softened},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

@@ -109,15 +109,29 @@ bool extreme(const Step& step, const Context& context) {
   return true;
 }
 
+// Results are as large as x, and lie together.
+bool scanned(Check& c, int results, DTypes dtypes) {
+  const int x = results;
+  const bool right = c.operands(results, x + 1) && c.settings(1) && c.dtype(x, dtypes) &&
+                     c.alike(0, x) && c.packed(0) && c.axis(0, c[x].rank);
+  return right &&
+         (results == 1 || (c.dtype(1, only(DType::kInt64)) && c.same_shape(1, x) && c.packed(1)));
+}
+template <DTypes kDTypes>
+bool accumulated(Check& c) {
+  return scanned(c, 1, kDTypes);
+}
+bool placed(Check& c) { return scanned(c, 2, kTypes); }
+
 }  // namespace
 
 const Entry kScans[] = {
-    {"aten::cumsum", accumulate<Sum>},
-    {"aten::cumprod", accumulate<Product>},
-    {"aten::logcumsumexp", logcumsumexp},
-    {"aten::cummax", extreme<true>},
-    {"aten::cummin", extreme<false>},
-    {nullptr, nullptr},
+    {"aten::cumsum", accumulate<Sum>, accumulated<kNumbers>},
+    {"aten::cumprod", accumulate<Product>, accumulated<kNumbers>},
+    {"aten::logcumsumexp", logcumsumexp, accumulated<kWideFloats>},
+    {"aten::cummax", extreme<true>, placed},
+    {"aten::cummin", extreme<false>, placed},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

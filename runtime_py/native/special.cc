@@ -276,16 +276,16 @@ double igammac(double a, double x) { return gamma_parts(a, x).above; }
 }  // namespace
 
 const Entry kSpecial[] = {
-    {"aten::special_erfcx", unary<InDouble<erfcx>>},
-    {"aten::special_ndtri", unary<InDouble<ndtri>>},
-    {"aten::erfinv", unary<InDouble<erfinv>>},
-    {"aten::lgamma", unary<InDouble<lgamma>>},
-    {"aten::digamma", unary<InDouble<digamma>>},
-    {"aten::polygamma", polygamma},
-    {"aten::special_zeta", binary<PairInDouble<zeta>>},
-    {"aten::igamma", binary<PairInDouble<igamma>>},
-    {"aten::igammac", binary<PairInDouble<igammac>>},
-    {nullptr, nullptr},
+    {"aten::special_erfcx", unary<InDouble<erfcx>>, one<InDouble<erfcx>>},
+    {"aten::special_ndtri", unary<InDouble<ndtri>>, one<InDouble<ndtri>>},
+    {"aten::erfinv", unary<InDouble<erfinv>>, one<InDouble<erfinv>>},
+    {"aten::lgamma", unary<InDouble<lgamma>>, one<InDouble<lgamma>>},
+    {"aten::digamma", unary<InDouble<digamma>>, one<InDouble<digamma>>},
+    {"aten::polygamma", polygamma, with<one<InDouble<digamma>>, 1, 0>},
+    {"aten::special_zeta", binary<PairInDouble<zeta>>, two<PairInDouble<zeta>>},
+    {"aten::igamma", binary<PairInDouble<igamma>>, two<PairInDouble<igamma>>},
+    {"aten::igammac", binary<PairInDouble<igammac>>, two<PairInDouble<igammac>>},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

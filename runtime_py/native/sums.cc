@@ -189,19 +189,52 @@ bool variance(const Step& step, const Context& context) {
   return true;
 }
 
+bool reduces(Check& c, DTypes dtypes, int results = 1) {
+  const int x = results;
+  if (!c.operands(results, x + 1) || !c.dtype(x, dtypes)) return false;
+  return c.same_dtype(0, x) && (results == 1 || c.same_dtype(1, x));
+}
+// Integers and bools are added up in int64.
+bool added(Check& c) {
+  int64_t at = 0;
+  if (!c.operands(1, 2) || !c.dtype(1, kTypes)) return false;
+  const DTypes own = only(c[1].dtype);
+  return c.dtype(0, own | only(DType::kInt64)) && reduced_along_axes(c, c[1], &at, 1);
+}
+template <DTypes kDTypes>
+bool along_axes(Check& c) {
+  int64_t at = 0;
+  return reduces(c, kDTypes) && reduced_along_axes(c, c[1], &at, 1);
+}
+bool along_one(Check& c) {
+  return reduces(c, kNumbers) && c.settings(1) && reduced_along(c, c[1], 0, 1);
+}
+bool of_whole(Check& c) { return reduces(c, kNumbers) && reduced_whole(c, c[1], 1); }
+// The order comes before the axes.
+bool normed(Check& c) {
+  int64_t at = 1;
+  return reduces(c, kWideFloats) && c.settings(2, 1) && reduced_along_axes(c, c[1], &at, 1);
+}
+template <int kResults>
+bool varied(Check& c) {
+  int64_t at = 0;
+  return reduces(c, kWideFloats, kResults) && c.settings(1, 1) &&
+         reduced_along_axes(c, c[kResults], &at, kResults);
+}
+
 }  // namespace
 
 const Entry kSums[] = {
-    {"aten::sum.dim_IntList", sum},
-    {"aten::mean.dim", mean},
-    {"aten::prod.dim_int", product_along},
-    {"aten::prod", product_of_all},
-    {"aten::amax", extreme<true>},
-    {"aten::amin", extreme<false>},
-    {"aten::linalg_vector_norm", vector_norm},
-    {"aten::var.correction", variance<false>},
-    {"aten::var_mean.correction", variance<true>},
-    {nullptr, nullptr},
+    {"aten::sum.dim_IntList", sum, added},
+    {"aten::mean.dim", mean, along_axes<kWideFloats>},
+    {"aten::prod.dim_int", product_along, along_one},
+    {"aten::prod", product_of_all, of_whole},
+    {"aten::amax", extreme<true>, along_axes<kTypes>},
+    {"aten::amin", extreme<false>, along_axes<kTypes>},
+    {"aten::linalg_vector_norm", vector_norm, normed},
+    {"aten::var.correction", variance<false>, varied<1>},
+    {"aten::var_mean.correction", variance<true>, varied<2>},
+    {nullptr, nullptr, nullptr},
 };
 
 }  // namespace kvc

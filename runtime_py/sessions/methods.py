@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from kvc.runtime.calls.inputs import TokenInput
 from kvc.runtime.data import BundledFiles
 from kvc.runtime.sessions.engine import Engine
 from kvc.schema.closing import Closing
@@ -61,6 +62,11 @@ class Callables(Closing):
         methods = self._engine.program.methods
         called = {one.name: one for one in methods if one.adapts is None}
         return MappingProxyType(called)
+
+    def token_input(self, method: Method) -> TokenInput | None:
+        """Return a method's input of tokens, None for a method without one."""
+        engine = self._engine
+        return engine.entry(engine.method_ids[method.name]).tokens
 
     @property
     def metadata(self) -> Mapping[str, str]:

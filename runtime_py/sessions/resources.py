@@ -18,7 +18,9 @@ from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.table import Factory, delegate_of
 from kvc.runtime.execution.code import Code, Prepared, code_of, import_beside_packing
 from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing
+from kvc.runtime.execution.list_frames import ListBinder
 from kvc.runtime.memory.arrays import Array
+from kvc.runtime.native.library import native_library
 from kvc.runtime.threads import settle_threads
 from kvc.schema.frozen import frozen
 from kvc.schema.left import needs_torch, why_torch
@@ -73,6 +75,7 @@ class Resources:
         self.pool = ContextPool(self._make_context)
         self._codes: dict[int, Code] = {}
         self._prepared: Prepared = {}
+        self._lists: ListBinder | None = None
 
     def constant(self, name: int) -> Array:
         """Return a constant, which stays in memory until the resources are closed.
@@ -103,6 +106,26 @@ class Resources:
             )
             self._codes[method] = made
         return self._codes[method]
+
+    def lists(self, method: int) -> ListBinder | None:
+        """Return what binds the lists of a method, None if it has none to be used.
+
+        Lists are for the native library of their version.
+        """
+        bounds = self._program.bounds
+        if bounds is None or self._settings.reference:
+            return None
+        if method not in {one.method for one in bounds.lists}:
+            return None
+        with self._lock:
+            if self._lists is None:
+                library = native_library()
+                if library is None or library.version != bounds.kernels_version:
+                    return None
+                if not all(map(library.has, bounds.kernels)):
+                    return None
+                self._lists = ListBinder(self._path, bounds, library, settle_threads())
+            return self._lists
 
     def backend(self, name: str) -> Delegate:
         """Return the delegate of a backend; make it at the first request."""

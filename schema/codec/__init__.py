@@ -9,6 +9,7 @@ the layout of a buffer.
 from collections.abc import Sequence
 from typing import Final
 
+from kvc.schema.codec.late_blocks import LateBlocks
 from kvc.schema.codec.programs import (
     blobs_record,
     program_record,
@@ -21,6 +22,7 @@ from kvc.schema.model import Blob, Program
 from kvc.schema.verify.structure import verify_structure
 
 __all__ = [
+    "LateBlocks",
     "decode",
     "decode_index",
     "encode",
@@ -43,14 +45,17 @@ def encode(program: Program) -> bytes:
 
 
 @collection_paused()
-def decode(buffer: bytes, path: str) -> Program:
+def decode(buffer: bytes, path: str, late: LateBlocks | None = None) -> Program:
     """Decode a program from `buffer`; error messages name the file by `path`.
+
+    If `late` is given, blocks of a program with bound lists are decoded when they are
+    first needed.
 
     Raises:
         FormatError: `buffer` does not hold an encoded program.
     """
     verify_structure(buffer, "Program", PROGRAM, path)
-    return read_program(TableReader.root(buffer, "Program"), path)
+    return read_program(TableReader.root(buffer, "Program"), path, late)
 
 
 def encode_index(blobs: Sequence[Blob]) -> bytes:

@@ -5,6 +5,7 @@
 """
 
 from kvc.schema.codec.graphs import GraphReader, graph_record
+from kvc.schema.codec.late_blocks import LateBlocks
 from kvc.schema.codec.pools import (
     Pool,
     PoolWriter,
@@ -74,22 +75,40 @@ def delegate_record(delegate: Delegate) -> Record:
 
 
 def read_methods(
-    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+    table: TableReader,
+    graphs: GraphReader,
+    pool: Pool,
+    path: str,
+    late: LateBlocks | None = None,
 ) -> tuple[Method, ...]:
     """Return the methods that the table of a program or of a variant contains.
+
+    If `late` is given, their blocks are read when they are first needed.
 
     Raises:
         BadProgram: an id is out of range, or the lengths of vectors do not agree.
     """
     children = table.children("methods")
-    return tuple(_read_method(one, graphs, pool, path) for one in children)
+    return tuple(_read_method(one, graphs, pool, path, late) for one in children)
 
 
 def _read_method(
-    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+    table: TableReader,
+    graphs: GraphReader,
+    pool: Pool,
+    path: str,
+    late: LateBlocks | None,
 ) -> Method:
     name = table.text("name")
     where = f"method {name!r}"
+    blocks = table.children("blocks")
+
+    def read() -> tuple[Block, ...]:
+        return tuple(
+            _read_block(block, graphs, pool, path, f"{where}, block {number}")
+            for number, block in enumerate(blocks)
+        )
+
     return Method(
         name=name,
         role=table.text("role"),
@@ -108,10 +127,7 @@ def _read_method(
             for one in table.children("advances")
         ),
         updates=read_updates(table, pool, path, where),
-        blocks=tuple(
-            _read_block(block, graphs, pool, path, f"{where}, block {number}")
-            for number, block in enumerate(table.children("blocks"))
-        ),
+        blocks=read() if late is None else late.blocks(len(blocks), read),
         adapts=table.optional_number("adapts"),
     )
 

@@ -11,7 +11,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from kvc.schema.codec.bounds import bounds_record, read_bounds
 from kvc.schema.codec.graphs import GraphReader
+from kvc.schema.codec.late_blocks import LateBlocks
 from kvc.schema.codec.methods import (
     delegate_record,
     method_record,
@@ -76,6 +78,7 @@ def program_record(program: Program) -> Record:
         "variants": [_variant_record(variant, pool) for variant in program.variants],
         **_bucket_fields(program.symbols),
     }
+    fields["bounds"] = None if program.bounds is None else bounds_record(program.bounds)
     return Record("Program", {**fields, "pool": pool.record()})
 
 
@@ -180,14 +183,18 @@ def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
     }
 
 
-def read_program(table: TableReader, path: str) -> Program:
+def read_program(
+    table: TableReader, path: str, late: LateBlocks | None = None
+) -> Program:
     """Return the program in a buffer that the structural verifier has accepted.
 
-    The ids of named data are not checked; all other ids are.
+    If `late` is given and the program has bound lists, blocks are read later. The ids
+    of named data are not checked; all other ids are.
 
     Raises:
         BadProgram: an id is out of range, or the lengths of vectors do not agree.
     """
+    late = late if "bounds" in table else None
     pool = read_pool(table.child("pool"), path)
     graphs = GraphReader(pool, path)
     keys, texts = table.texts("metadata_keys"), table.texts("metadata_values")
@@ -205,19 +212,20 @@ def read_program(table: TableReader, path: str) -> Program:
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
         cursors=tuple(_read_cursor(t, pool, path) for t in table.children("cursors")),
-        methods=read_methods(table, graphs, pool, path),
+        methods=read_methods(table, graphs, pool, path, late),
         delegates=read_delegates(table),
         metadata=dict(zip(keys, texts, strict=True)),
         variants=tuple(
             Variant(
                 recipe=one.text("recipe"),
                 recipe_text=one.text("recipe_text"),
-                methods=read_methods(one, graphs, pool, path),
+                methods=read_methods(one, graphs, pool, path, late),
                 delegates=read_delegates(one),
                 symbols=_read_symbols(one, pool, path),
             )
             for one in table.children("variants")
         ),
+        bounds=read_bounds(table.child("bounds")) if "bounds" in table else None,
     )
 
 

@@ -9,10 +9,10 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 
-from kvc.schema.codec import decode, decode_index
+from kvc.schema.codec import LateBlocks, decode, decode_index
 from kvc.schema.container.header import (
     BUNDLE,
     DATA,
@@ -28,7 +28,7 @@ from kvc.schema.digests import Fill, streamed_digest
 from kvc.schema.errors import DigestMismatch
 from kvc.schema.identity import identity
 from kvc.schema.model import Blob, Program
-from kvc.schema.verify import verify_index, verify_program
+from kvc.schema.verify import verify_index, verify_outline, verify_program
 
 
 class SealedFile(OpenFile):
@@ -193,6 +193,11 @@ class BundleFile(SealedFile):
         return identity(self._whole)
 
     def _read_program(self, thorough: bool) -> Program:
-        program = decode(self.read_tail(self.header, BUNDLE), self.path)
-        verify_program(program, self.path, thorough)
+        late = None if thorough else LateBlocks()
+        program = decode(self.read_tail(self.header, BUNDLE), self.path, late)
+        if late is not None and late.used:
+            late.check = partial(verify_program, program, self.path)
+            verify_outline(program, self.path)
+        else:
+            verify_program(program, self.path, thorough)
         return program

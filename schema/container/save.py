@@ -34,6 +34,7 @@ from kvc.schema.container.store_once import BlobStream, Content
 from kvc.schema.container.temporary import AtomicFile, TemporaryFile
 from kvc.schema.errors import CannotWrite, NoSpace, Unsynced, reason_of
 from kvc.schema.frozen import frozen
+from kvc.schema.identity import with_identity
 from kvc.schema.model import Blob, DataFile, NamedData, Program
 from kvc.schema.uses import count_unpacked
 from kvc.schema.verify import verify_program
@@ -285,7 +286,7 @@ def _finish(
     inside = targets[0].file is bundle
     numbers = {0: 0} if inside else {}
     numbers |= {one.number: i for i, one in enumerate(written, 1)}
-    made = _number_files(placed, [_SELF, *entries], numbers, reused)
+    made = with_identity(_number_files(placed, [_SELF, *entries], numbers, reused))
     stream = targets[0].stream if inside else BlobStream(bundle, ())
     raw = _encode(made, bundle)
     published = []

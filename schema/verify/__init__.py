@@ -4,6 +4,6 @@
 encoded, and raise an error for the first mistake.
 """
 
-from kvc.schema.verify.semantics import verify_index, verify_program
+from kvc.schema.verify.semantics import verify_index, verify_outline, verify_program
 
-__all__ = ["verify_index", "verify_program"]
+__all__ = ["verify_index", "verify_outline", "verify_program"]

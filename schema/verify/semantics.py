@@ -26,6 +26,7 @@ from kvc.schema.uses import (
 )
 from kvc.schema.verify import limits
 from kvc.schema.verify.blocks import check_blocks
+from kvc.schema.verify.bounds import check_bounds
 from kvc.schema.verify.cursors import CursorChecker
 from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.graphs import GraphChecker
@@ -44,8 +45,12 @@ from kvc.schema.verify.variants import check_adapted, check_variants
 _MAX_OFFSET: Final = 1 << 62
 
 
-def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
+def check_tables(
+    program: Program, sizes: CheckedTypes, report: Reporter, *, uses: bool
+) -> None:
     """Check all tables of a program except its methods.
+
+    If `uses`, check also what named data is used by, which reads the methods' code.
 
     Raises:
         BadProgram, LimitExceeded: an entry is wrong.
@@ -72,6 +77,8 @@ def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
     what = f"file {min(unused, default=0)} holds no blob of this program"
     report.require(not unused, "data files", what)
     _check_names(program, sizes, report)
+    if uses:
+        _check_uses(program, report)
     check_states(program, sizes, report)
     for key in program.metadata:
         report.name(key, "metadata")
@@ -122,6 +129,10 @@ def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
         if expected != found:
             what = f"{named.type} takes {expected} bytes, the blob has {found}"
             report.fail(where, what)
+
+
+def _check_uses(program: Program, report: Reporter) -> None:
+    """Check what named data is used by: code, delegates, or nothing."""
     used = _used_names(program)
     _check_packed(program, used, report)
     _check_bundled(program, used, report)
@@ -242,6 +253,28 @@ def _check_tail(
 
 
 @collection_paused()
+def verify_outline(program: Program, path: str) -> None:
+    """Check what a program declares, its bound lists, and its methods but their blocks.
+
+    Raises:
+        BadProgram, LimitExceeded: as `verify_program`.
+    """
+    _check_declared(program, Reporter(path), uses=False)
+    for number, body in enumerate(program.bodies):
+        within = f"variant {body.provenance.recipe!r}, " if number else ""
+        own = Reporter(path, within)
+        sizes = CheckedTypes(body.symbols, own)
+        check_methods(body, sizes, own)
+        checker = GraphChecker(own)
+        constants = [named.type for named in body.names]
+        for method in body.methods:
+            where = f"method {method.name!r}"
+            around = Surroundings(where, constants, body.states, sizes)
+            operands = checker.check(method.graph, around, False)
+            check_effects(method, operands, body, own)
+
+
+@collection_paused()
 def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     """Check all declarations and code of a program; ids in graphs must be in range.
 
@@ -254,14 +287,22 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         BadProgram: the program is impossible.
         LimitExceeded: a size is too large.
     """
-    report = Reporter(path)
-    check_tables(program, CheckedTypes(program.symbols, report), report)
-    check_variants(program, report)
-    check_adapted(program, report)
-    check_slots(program, report)
+    _check_declared(program, Reporter(path), uses=True)
     for number, body in enumerate(program.bodies):
         within = f"variant {body.provenance.recipe!r}, " if number else ""
         _check_code(body, Reporter(path, within), thorough)
+
+
+def _check_declared(program: Program, report: Reporter, *, uses: bool) -> None:
+    """Check all that the recipes of a program share.
+
+    If `uses`, also what named data is used by, for which all code has to be read.
+    """
+    check_tables(program, CheckedTypes(program.symbols, report), report, uses=uses)
+    check_variants(program, report)
+    check_adapted(program, report)
+    check_slots(program, report)
+    check_bounds(program, report)
 
 
 def _check_code(program: Program, report: Reporter, thorough: bool) -> None:

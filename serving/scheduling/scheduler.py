@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from kvc.runtime import Program
-from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.matching import matchers_of
 from kvc.runtime.sessions.methods import find_roles
 from kvc.schema.closing import Closing
@@ -51,7 +50,7 @@ class Scheduler(Closing):
             OutOfMemory: the system provides no address space.
         """
         self.program, self._limits = program, limits or Limits()
-        self._token_input = find_tokens(find_roles(program, "prefill")[0])
+        self._token_input = program.token_input(find_roles(program, "prefill")[0])
         self._turns = Turns(program, self._limits)
         self.capacity = self._turns.capacity
         self.together = self._turns.rows.together

@@ -119,6 +119,13 @@ _FOLDERS_RECIPE = "cpu_q8"  # of a language model, where none is named
     help="Print what the bundle MODEL would take with these settings, at --at; write "
     "nothing. Either may be left out.",
 )
+@click.option(
+    "--bind/--no-bind",
+    "bind",
+    default=None,
+    help="Also store methods as bound lists, which libkvc runs and which load in no "
+    "time.  [default: for the backend cpu]",
+)
 @folder_options
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print neither progress nor the summary."
@@ -141,6 +148,7 @@ def compile_command(
     fit: str | None,
     check: bool,
     what_if: str | None,
+    bind: bool | None,
     quiet: bool,
     **options: Unpack[FolderOptions],
 ) -> None:
@@ -212,6 +220,10 @@ def compile_command(
             from kvc.tools.checks.expected import with_results
 
             bundle = with_results(bundle, stages.show)
+        if bind is not False:
+            from kvc.tools.bound_bundles import with_bounds
+
+            bundle = with_bounds(bundle, stages.show, wanted=bind is not None)
         report = bundle.save(
             path,
             progress=stages.show,

@@ -23,7 +23,7 @@ from kvc.runtime.memory.arrays import Array
 from kvc.runtime.native.library import Library, find_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not
-from kvc.schema.model import Block
+from kvc.schema.model import Block, Program
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.two_threads import share
 
@@ -60,6 +60,15 @@ class Cpu(Delegate):
         buffers = {name: data[program.names[name].name] for name in partition.names}
         method = program.methods[partition.method].name
         return CpuHandle(method, block, buffers, self._library, self._options.threads)
+
+    @staticmethod
+    def unread(
+        program: Program, partition: Partition, constant: Callable[[int], Array]
+    ) -> Handle:
+        """Return a handle that binds a partition without its data; see `Delegate`."""
+        method = program.methods[partition.method]
+        block = method.blocks[partition.block]
+        return UnreadHandle(method.name, block, constant, find_library())
 
     def packed(self) -> Mapping[str, int]:
         """Return {}: weights are used as they are in the bundle, not packed."""
@@ -132,3 +141,41 @@ class CpuHandle(Handle):
         self._data = None
         for buffer in self._buffers.values():
             buffer.free()
+
+
+class UnreadHandle(Handle):
+    """A partition that is bound to arrays that stand for its data, and not run."""
+
+    def __init__(
+        self,
+        method: str,
+        block: Block,
+        constant: Callable[[int], Array],
+        library: Library,
+    ) -> None:
+        self._method, self._block = method, block
+        self._constant, self._library = constant, library
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Bind the partition's code; see `Handle.prepare`."""
+        return bind_steps(
+            self._method,
+            self._block,
+            sizes,
+            on_host(inputs),
+            on_host(outputs),
+            workspace.arena,
+            self._constant,
+            self._library,
+            threads=1,
+        )
+
+    def close(self) -> None:
+        """Do nothing: nothing was read."""
+        return

@@ -328,6 +328,7 @@ class _Binder:
         if mask is not None:
             mask = np.broadcast_to(mask, (batch, heads, seq, slots))
         valid = np.full(batch, seq if causal else slots, np.int64)
+        valid.flags.writeable = False  # tells bound lists that no step writes it
         given: dict[str, object] = {"q": q, "k": k, "v": v, "valid_length": valid}
         given |= {"mask": mask, "scale": scale, "causal": causal, "layout": "linear"}
         params = OPS[_ATTENTION].params

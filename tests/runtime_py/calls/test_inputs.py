@@ -9,8 +9,9 @@ from hand_built import cache_program, write_bundle
 from sample_programs import sample_program
 
 from kvc.runtime import CacheOverflow, InputMismatch, generate, load
-from kvc.runtime.calls.entries import find_tokens
+from kvc.runtime.calls.entries import make_entry
 from kvc.runtime.calls.inputs import InputSignature, take_inputs
+from kvc.runtime.states.owner import group_states
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, TensorType
 
@@ -158,13 +159,19 @@ def test_a_wrong_rank_is_told_as_a_wrong_shape(session):
 
 
 def test_a_method_without_role_or_without_tokens_has_no_input_of_tokens():
-    filling = counting_program()[0].methods[0]
-    tokens = find_tokens(filling)
-    assert tokens is not None
+    def found(program, number, **changes):
+        methods = list(program.methods)
+        methods[number] = replace(methods[number], **changes)
+        groups = group_states(program.states, methods)
+        whole = replace(program, methods=tuple(methods))
+        symbols = {symbol.name: symbol for symbol in program.symbols}
+        return make_entry(whole, number, symbols, groups).tokens
+
+    counting = counting_program()[0]
+    tokens = found(counting, 0)
     assert (tokens.name, tokens.vocabulary) == ("tokens", VOCAB)
-    assert find_tokens(replace(filling, role="")) is None
-    encode = replace(sample_program().methods[1], role="encode")
-    assert find_tokens(encode) is None
+    assert found(counting, 0, role="") is None
+    assert found(sample_program(), 1, role="encode") is None
 
 
 def test_a_role_does_not_make_other_inputs_into_tokens(tmp_path):

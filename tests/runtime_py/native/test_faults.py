@@ -193,6 +193,7 @@ def test_an_adapter_that_is_not_there_is_refused(adapter: int):
         native("kvc::adapted", (*given, *rows), torch.empty(2, 1, 5))
 
 
+@pytest.mark.usefixtures("unchecked_steps")
 def test_memory_that_is_lacking_is_said_in_bytes():
     # A weight whose rows are laid out anew: 2**61 bytes that nobody has.
     x, weight = torch.ones(1, 4), torch.ones(1, 1).expand(1 << 57, 4)

@@ -1,0 +1,5 @@
+"""Bound lists: record what binding finds, write it down for all sizes, compare it."""
+
+from kvc.runtime.bound_lists.binding import bind_program, why_unbound
+
+__all__ = ["bind_program", "why_unbound"]

@@ -1,0 +1,68 @@
+"""Where methods are bound to find out how their lists follow sizes.
+
+In: the symbols of a program, and those that a session fixes. Out: *boxes*, bounds for
+each symbol that one list may serve; and in a box the sizes to bind at.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Final
+
+from kvc.schema.types import Symbol
+
+Box = tuple[tuple[int, int], ...]  # the bounds of each symbol
+_STEPS: Final = (0, 1, 3, 9, 16, 27, 45, 59)
+_MOST_BOXES: Final = 64
+
+
+def boxes_of(symbols: Sequence[Symbol], used: Sequence[bool]) -> list[Box]:
+    """Return the boxes that cover all sizes, those of small sizes first.
+
+    Sizes 0 and 1 are boxes of their own, since an axis of one element may lie in memory
+    in any way, and one of none needs no work. A symbol with buckets has a box for each.
+
+    Args:
+        symbols: the symbols of the program.
+        used: for each, whether the method has steps that may follow it.
+    """
+    runs = [
+        _runs(symbol) if one else [(symbol.lower, symbol.upper)]
+        for symbol, one in zip(symbols, used, strict=True)
+    ]
+    return list(product(*runs))[:_MOST_BOXES]
+
+
+def _runs(symbol: Symbol) -> list[tuple[int, int]]:
+    if symbol.sizes:
+        return [(size, size) for size in symbol.sizes]
+    small = [(size, size) for size in (0, 1) if symbol.lower <= size <= symbol.upper]
+    low = max(symbol.lower, 2)
+    return small + ([(low, symbol.upper)] if low <= symbol.upper else [])
+
+
+def samples_of(
+    box: Box, used: Sequence[bool], fixed: Sequence[bool]
+) -> Iterator[tuple[int, ...]]:
+    """Yield sizes within a box, a number for each symbol; the greatest are among them.
+
+    Args:
+        box: the bounds of each symbol.
+        used: for each symbol, whether it has to vary.
+        fixed: whether a session fixes it: such sizes are taken from the upper end,
+            since a call needs room in its session.
+    """
+    varying = [i for i, (low, high) in enumerate(box) if used[i] and low < high]
+    rounds = len(_STEPS) if varying else 1
+    seen = set()
+    for turn in range(rounds):
+        sizes = [high for _, high in box]
+        for order, i in enumerate(varying):
+            low, high = box[i]
+            step = min(_STEPS[(turn * (2 * order + 1)) % rounds], high - low)
+            sizes[i] = high - step if fixed[i] else low + step
+        if tuple(sizes) not in seen:
+            seen.add(tuple(sizes))
+            yield tuple(sizes)
+    whole = tuple(high for _, high in box)
+    if whole not in seen:
+        yield whole
