@@ -259,7 +259,7 @@ class Steps:
                 tuple(numbers[floats].tolist()),
             )
 
-    def counts(self) -> Array:
+    def setting_counts(self) -> Array:
         """Return how many integers and numbers each step has, int32 [steps, 2]."""
         self.settle()
         return self._counts

@@ -1,4 +1,4 @@
-"""Bundles whose methods are stored as bound lists as well, and how to leave them aside."""
+"""Bundles with bound lists: made, changed, and run without them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+from sealing import parts, seal
+
 from kvc.compiler import Bundle
 from kvc.runtime.bound_lists import bind_program
 from kvc.runtime.sessions.resources import Resources
 from kvc.schema.bounds import Bounds, Columns
 from kvc.schema.codec import decode, encode
-from kvc.schema.model import Program
 
 
 def save_listed(bundle: Bundle, path: Path) -> Path:
@@ -26,7 +27,7 @@ def save_listed(bundle: Bundle, path: Path) -> Path:
 @contextmanager
 def without_lists() -> Iterator[None]:
     """Let methods be bound from their graphs."""
-    with mock.patch.object(Resources, "lists", lambda *_: None):
+    with mock.patch.object(Resources, "lists", return_value=None):
         yield
 
 
@@ -43,8 +44,9 @@ def changed_list(bounds: Bounds, number: int, **columns: object) -> Bounds:
     return replace(bounds, lists=tuple(lists))
 
 
-def again(program: Program) -> Program:
-    """Return a program as it is read back, with arrays that can be written."""
-    found = decode(encode(program), "again")
-    assert found.bounds is not None
-    return found
+def resealed(path: Path, bounds: Bounds, to: Path) -> Path:
+    """Write a bundle again with other bounds, and with the right digests."""
+    blobs, raw = parts(path)
+    program = replace(decode(raw, "bundle"), bounds=bounds)
+    to.write_bytes(seal(blobs, encode(program)))
+    return to
