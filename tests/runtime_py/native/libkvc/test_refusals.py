@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from libkvc import CBundle, CSession, Refused
 from libkvc_models import kind_bundle, pair, save
+from ring_models import RingDecoder, Shape, ring_methods
 from sealing import parts, reseal_header, seal
 from torch import Tensor, nn
 
@@ -148,7 +149,9 @@ def test_data_files_beside_a_bundle(linear, tmp_path):
     refused(lambda: CBundle(split), "DATA_FILE_MISSING", f"{data.name} is not beside")
     other = tmp_path / "other"
     other.mkdir()
-    kind_bundle("index_copy", other / "model.kvc")
+    shape = Shape(windows=(5,))
+    rings = RingDecoder(shape), ring_methods(shape.longest)
+    save(*rings, other / "model.kvc")
     split_bundle(other / "model.kvc", other / "apart.kvc")
     (theirs,) = other.glob("*.kvd")
     data.write_bytes(theirs.read_bytes())
