@@ -28,6 +28,7 @@ class BuildKernels(build_ext):
     """Builds libkvc with the kernels, where it can be built."""
 
     def finalize_options(self) -> None:
+        """Add libkvc's files to those of the kernels."""
         super().finalize_options()
         include = find_flatbuffers()
         (kernels,) = self.extensions

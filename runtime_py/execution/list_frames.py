@@ -6,7 +6,7 @@ microseconds. If a step fails, the method is bound from its graph, whose frame h
 same steps and knows which instruction each belongs to.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,9 +16,11 @@ from kvc.runtime.execution.executor import Frame, RunProgress
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, address_of
 from kvc.runtime.native import TENSOR, Failure, NativeCall, NativePartition, Steps
+from kvc.runtime.native.checks import find_breach
 from kvc.runtime.native.library import Library
 from kvc.schema.bounds import BoundList, Bounds, RegionKind, evaluate_forms
 from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import CursorField, CursorSlot
 from kvc.schema.two_threads import share
@@ -26,6 +28,7 @@ from kvc.schema.two_threads import share
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]  # of the dtype TENSOR
 _MOST_AXES = 8
+_MOST_FILLED = 1 << 20
 
 
 @frozen
@@ -106,8 +109,11 @@ class ListBinder:
         bounds: the lists.
     """
 
-    def __init__(self, bounds: Bounds, library: Library, threads: int) -> None:
-        """Take over lists whose kernels the library has."""
+    def __init__(
+        self, path: str, bounds: Bounds, library: Library, threads: int
+    ) -> None:
+        """Take over lists whose kernels the library has; `path` is for messages."""
+        self._path = path
         self.bounds, self._library, self._threads = bounds, library, threads
         columns = bounds.columns
         ends = columns.ints("layout_ends")
@@ -137,17 +143,23 @@ class ListBinder:
             memory: the memory of the regions.
             last: as in `ListFrame`.
             from_graph: as in `ListFrame`.
+
+        Raises:
+            BadProgram: a step would leave its memory, or breaks its kernel's contract.
         """
         tables, columns = self.bounds.columns, one.columns
         ends = [*columns["inputs"].tolist(), *columns["outputs"].tolist()]
         if np.any(tables["operand_regions"][ends] != RegionKind.SCRATCH):
             return None
-        values = evaluate_forms(tables, sizes)
+        try:
+            values = evaluate_forms(tables, sizes)
+        except OverflowError as error:
+            raise self._wrong(one, str(error)) from error
         cursors = [
             np.zeros(values[form], np.int64) for form in columns["cursor_counts"]
         ]
         rows = self._rows(values)
-        kept = self._place(one, values, rows, memory, cursors)
+        regions = self._regions(one, values, rows, memory, cursors)
         steps = Steps.of_columns(
             self._library,
             self._threads,
@@ -157,7 +169,12 @@ class ListBinder:
             _numbers(one, values),
             [columns.ints(f"{name}_ends") for name in ("operand", "integer", "number")],
         )
-        partition = NativePartition(steps, _fail, backend="cpu", kept=kept)
+        held = [array for arrays in regions.values() for array in arrays.values()]
+        breach = find_breach(steps, held)
+        if breach is not None:
+            raise self._wrong(one, f"step {breach.step}: {breach.told}")
+        kept = [*regions[RegionKind.FILLED].values(), *cursors]
+        partition = NativePartition(steps, _fail, kept=kept)
         slots = map(_slot_of, columns["cursor_fields"].tolist())
         return ListFrame(
             NativeCall([partition]),
@@ -167,6 +184,10 @@ class ListBinder:
             last,
             from_graph,
         )
+
+    def _wrong(self, one: BoundList, what: str) -> BadProgram:
+        where = f"bound list {self.bounds.lists.index(one)}"
+        return BadProgram(path=self._path, where=where, what=what)
 
     def _rows(self, values: Ints) -> Rows:
         """Return all operands as the library takes them; `data` has the offsets."""
@@ -184,43 +205,53 @@ class ListBinder:
         rows[tables["operand_regions"] == RegionKind.ABSENT] = np.zeros((), TENSOR)
         return rows
 
-    def _place(
+    def _regions(
         self,
         one: BoundList,
         values: Ints,
         rows: Rows,
         memory: ListMemory,
         cursors: Sequence[Array],
-    ) -> Sequence[Array]:
-        """Add the addresses of regions to the offsets; return arrays to be kept."""
-        tables = self.bounds.columns
-        used = np.unique(one.columns["operands"])
-        regions, places = tables["operand_regions"], tables["operand_places"]
+    ) -> Mapping[RegionKind, Mapping[int, Array]]:
+        """Return the regions of a list by kind and place; add their addresses to rows.
 
-        def of(kind: RegionKind) -> tuple[Ints, list[int]]:
-            ids = used[regions[used] == kind]
-            return ids.astype(np.int64), places[ids].tolist()
+        Only states and scratch memory are writable.
+        """
+        tables, columns = self.bounds.columns, one.columns
+        own = [columns[name] for name in ("operands", "inputs", "outputs")]
+        used = np.unique(np.concatenate(own))
+        kinds, places = tables["operand_regions"][used], tables["operand_places"][used]
+        names = np.unique(places[kinds == RegionKind.CONSTANT]).tolist()
+        _read_all(memory.constant, names)
+        filled = dict[int, int]()
+        for i in used[kinds == RegionKind.FILLED].tolist():
+            form = int(tables["operand_places"][i])
+            filled[form] = max(filled.get(form, 1), self._reach(one, rows[i]))
+        regions = {
+            RegionKind.CONSTANT: {i: _read_only(memory.constant(i)) for i in names},
+            RegionKind.STATE: dict(enumerate(memory.states)),
+            RegionKind.SCRATCH: {0: memory.scratch.bytes[: one.scratch_nbytes]},
+            RegionKind.CURSOR: {i: _read_only(held) for i, held in enumerate(cursors)},
+            RegionKind.FILLED: {
+                form: _read_only(np.full(count, values[form], np.int64))
+                for form, count in filled.items()
+            },
+        }
+        for kind, arrays in regions.items():
+            found = (arrays[place] for place in places[kinds == kind].tolist())
+            addresses = np.array([address_of(held) for held in found], np.uint64)
+            rows["data"][used[kinds == kind]] += addresses
+        return regions
 
-        constants, names = of(RegionKind.CONSTANT)
-        _read_all(memory.constant, dict.fromkeys(names))
-        data = rows["data"]
-        data[constants] += _addresses(map(memory.constant, names))
-        states, which = of(RegionKind.STATE)
-        data[states] += _addresses(memory.states[i] for i in which)
-        scratch, _ = of(RegionKind.SCRATCH)
-        data[scratch] += np.uint64(memory.scratch.address)
-        fields, which = of(RegionKind.CURSOR)
-        data[fields] += _addresses(cursors[i] for i in which)
-        filled, forms = of(RegionKind.FILLED)
-        made = [
-            np.full(_reach(rows[i]), values[form], np.int64)
-            for i, form in zip(filled.tolist(), forms, strict=True)
-        ]
-        data[filled] += _addresses(made)
-        for i in (*one.columns["inputs"], *one.columns["outputs"]):
-            if i not in used:
-                data[i] += np.uint64(memory.scratch.address)
-        return [*made, *cursors]
+    def _reach(self, one: BoundList, row: Any) -> int:  # noqa: ANN401  of `Rows`
+        """Return how many elements lie from the first to the last of an operand."""
+        rank = int(row["rank"])
+        dims, strides = row["dims"][:rank].tolist(), row["strides"][:rank].tolist()
+        steps = (max(n - 1, 0) * by for n, by in zip(dims, strides, strict=True))
+        count: int = sum(steps) + 1
+        if not 0 < count <= _MOST_FILLED:
+            raise self._wrong(one, f"{count} equal numbers are too many")
+        return count
 
     def _scratch(self, scratch: Arena, rows: Rows, operand: int) -> Array:
         """Return the array of an operand in scratch memory."""
@@ -237,31 +268,26 @@ def _fail(failure: Failure) -> NoReturn:
     raise _StepFailed(failure)
 
 
-def _read_all(constant: Callable[[int], Array], names: Mapping[int, None]) -> None:
+def _read_all(constant: Callable[[int], Array], names: Sequence[int]) -> None:
     """Read and check named data by two threads."""
 
     def read(todo: Iterator[int]) -> None:
         for name in todo:
             constant(name)
 
-    share(iter(list(names)), read)
+    share(iter(names), read)
+
+
+def _read_only(array: Array) -> Array:
+    found = array.view()
+    found.flags.writeable = False
+    return found
 
 
 def _numbers(one: BoundList, values: Ints) -> npt.NDArray[np.float64]:
     numbers = one.columns["numbers"].astype(np.float64)
     numbers[one.columns["varied_numbers"]] = values[one.columns["varied_forms"]]
     return numbers
-
-
-def _addresses(arrays: Iterable[Array]) -> npt.NDArray[np.uint64]:
-    return np.array([address_of(one) for one in arrays], np.uint64)
-
-
-def _reach(row: Any) -> int:  # noqa: ANN401  a row of the dtype TENSOR
-    """Return how many elements lie from the first to the last of an operand."""
-    rank = int(row["rank"])
-    dims, strides = row["dims"][:rank], row["strides"][:rank]
-    return int(np.sum((dims - 1) * strides)) + 1 if np.all(dims > 0) else 1
 
 
 def _slot_of(field: int) -> CursorSlot:

@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate, pairwise, starmap
+from itertools import accumulate
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -134,9 +134,9 @@ class Steps:
         self._steps: list[tuple[int, int, int, int, int]] = []
         self._questions: list[Question] = []  # kept alive
         self._memory: tuple[Array, ...] = ()
-        self._step_counts: Array = np.zeros((0, 2), np.int32)
+        self._counts = np.zeros((0, 2), np.int32)
         self._settled: Array | None = None
-        self._counts = 0, 0  # of integers and numbers, once settled
+        self._ends: Sequence[Ints] = ()
         self._count = 0
 
     def __len__(self) -> int:
@@ -183,42 +183,37 @@ class Steps:
             return self._settled
         tensors = np.frombuffer(bytearray().join(self._tensors), TENSOR)
         columns = np.array(self._steps, np.int64).reshape(-1, 5)
-        self._counts = len(self._integers), len(self._numbers)
+        totals = len(tensors), len(self._integers), len(self._numbers)
         integers = np.array(self._integers, np.int64)
         numbers = np.array(self._numbers, np.float64)
         self._tensors, self._integers, self._numbers = [], [], []
-        kernels, counts, *starts = columns.T
-        return self._settle(kernels, counts, tensors, integers, numbers, starts)
+        ends = np.concatenate([columns[1:, 2:], [totals]]) if len(columns) else []
+        kernels = columns[:, 0]
+        columns = np.reshape(ends, (-1, 3)).T
+        return self._settle(kernels, tensors, integers, numbers, [*columns])
 
     def _settle(
         self,
         kernels: Array,
-        counts: Array,
         tensors: Array,
         integers: Array,
         numbers: Array,
-        starts: Sequence[Array],
+        ends: Sequence[Ints],
     ) -> Array:
-        """Encode steps; `starts` has where operands, integers and numbers begin."""
-        ends = [[len(integers)], [len(numbers)]]
-        places = np.concatenate([np.array(starts[1:], np.int64), ends], axis=1)
-        self._step_counts = np.diff(places, axis=1).T.astype(np.int32, order="C")
-        spare = (np.zeros(1, array.dtype) for array in (integers, numbers))
-        integers, numbers = map(
-            np.append, (integers, numbers), spare
-        )  # an address each
+        """Encode steps; `ends` has where their operands, integers and numbers end."""
+        # An address each, also where there are none.
+        integers = np.append(integers, np.zeros(1, np.int64))
+        numbers = np.append(numbers, np.zeros(1, np.float64))
         steps = np.zeros(len(kernels), _STEP)
-        steps["kernel"], steps["tensor_count"] = kernels, counts
-        for name, array, first in zip(
-            ("tensors", "integers", "numbers"),
-            (tensors, integers, numbers),
-            starts,
-            strict=True,
-        ):
-            places = first.astype(np.uint64) * np.uint64(array.itemsize)
-            steps[name] = places + np.uint64(address_of(array))
+        counts = [np.diff(each, prepend=0) for each in ends]
+        steps["kernel"], steps["tensor_count"] = kernels, counts[0]
+        names, arrays = ("tensors", "integers", "numbers"), (tensors, integers, numbers)
+        for name, array, end, count in zip(names, arrays, ends, counts, strict=True):
+            starts = (end - count).astype(np.uint64)
+            steps[name] = starts * array.itemsize + address_of(array)
         self._memory = tensors, integers, numbers
-        self._settled = steps
+        self._ends, self._settled = ends, steps
+        self._counts = np.stack(counts[1:], axis=1).astype(np.int32)
         return steps
 
     @classmethod
@@ -244,9 +239,7 @@ class Steps:
             ends: where the operands, integers and numbers of each step end.
         """
         made = cls(library, threads)
-        starts = [np.concatenate([np.zeros(1, np.int64), each])[:-1] for each in ends]
-        counts = ends[0] - starts[0]
-        made._settle(kernels, counts, tensors, integers, numbers, starts)
+        made._settle(kernels, tensors, integers, numbers, ends)
         made._count = len(kernels)
         return made
 
@@ -254,21 +247,22 @@ class Steps:
         """Yield all steps as they were added."""
         self.settle()
         _, integers, numbers = self._memory
-        last = (0, 0, len(self._arrays), self._counts[0], self._counts[1])
-        for step, after in pairwise([*self._steps, last]):
-            kernel, _, *places = step
-            tensors, ints, floats = starmap(slice, zip(places, after[2:], strict=True))
+        names, begins = self.library.names(), (0, 0, 0)
+        pairs = zip(self._steps, zip(*self._ends, strict=True), strict=True)
+        for (kernel, *_), ends in pairs:
+            tensors, ints, floats = map(slice, begins, ends)
+            begins = ends
             yield Call(
-                self.library.name_of(kernel),
+                names[kernel],
                 tuple(self._arrays[tensors]),
                 tuple(integers[ints].tolist()),
                 tuple(numbers[floats].tolist()),
             )
 
-    def counts(self) -> Array:
+    def setting_counts(self) -> Array:
         """Return how many integers and numbers each step has, int32 [steps, 2]."""
         self.settle()
-        return self._step_counts
+        return self._counts
 
     def addresses(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
         """Return the addresses of all operands, uint64 [operands], to be changed."""

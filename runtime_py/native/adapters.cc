@@ -144,19 +144,23 @@ bool of_adapters(Check& c, int i, int rank, DTypes dtypes) {
 // Operands as in `Adapted`.
 bool adds_adapters(Check& c) {
   constexpr DTypes kWeights = kFloat | only(DType::kInt8);
-  const bool right = c.operands(1, 11, 0b11000101000) && c.dtype(0, kFloat) && c.alike(1, 0) && c.rank(1, 2) &&
-                     c.both_packed(0, 1) && c.dtype(2, kFloat) && c.packed(2) && c.same_leading(2, 1, 1) &&
-                     c.rank(4, 3, 3) && of_adapters(c, 4, 3, kWeights) && c.size(4, -1, c[1].dim(-1));
+  const bool right = c.operands(1, 11, 0b11000101000) && c.dtype(0, kFloat) && c.alike(1, 0) &&
+                     c.rank(1, 2) && c.both_packed(0, 1) && c.dtype(2, kFloat) && c.packed(2) &&
+                     c.same_leading(2, 1, 1) && c.rank(4, 3, 3) && of_adapters(c, 4, 3, kWeights) &&
+                     c.size(4, -1, c[1].dim(-1));
   if (!right) return false;
   const int64_t most = c[4].dims[1], depth = c[2].dim(-1), batch = c[1].dims[0];
   const auto values = [&c](int i, int64_t size) {
     return !c[i] || (of_adapters(c, i, 2, kFloat) && c.size(i, -1, size));
   };
-  const bool lowers = c[3] ? of_adapters(c, 3, 3, kWeights) && c.size(3, 1, most) && c.size(3, 2, depth)
-                           : c.holds(depth == most, "as many elements as ranks", depth, most);
-  return lowers && values(5, most) && of_adapters(c, 6, 1, only(DType::kInt64)) && c.index(6, only(DType::kInt64)) &&
-         c.index(7) && c.holds(batch == 0 || c[7].count() != 0, "elements of an operand", 7) &&
-         c.dtype(8, kFloat) && c.packed(8) && c.count(8, batch) && values(9, c[4].dims[2]) && values(10, c[4].dims[2]);
+  const bool lowers =
+      c[3] ? of_adapters(c, 3, 3, kWeights) && c.size(3, 1, most) && c.size(3, 2, depth)
+           : c.holds(depth == most, "as many elements as ranks", depth, most);
+  return lowers && values(5, most) && of_adapters(c, 6, 1, only(DType::kInt64)) &&
+         c.index(6, only(DType::kInt64)) && c.index(7) &&
+         c.holds(batch == 0 || c[7].count() != 0, "elements of an operand", 7) &&
+         c.dtype(8, kFloat) && c.packed(8) && c.count(8, batch) && values(9, c[4].dims[2]) &&
+         values(10, c[4].dims[2]);
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "checks.h"
@@ -11,7 +11,11 @@
 #include "pool.h"
 #include "processor.h"
 
+#if defined(_WIN32)
+#define KVC_API extern "C" __declspec(dllexport)
+#else
 #define KVC_API extern "C" __attribute__((visibility("default")))
+#endif
 
 namespace kvc {
 namespace {
@@ -32,10 +36,12 @@ const std::vector<Entry>& kernels() {
   return *all;
 }
 
+constexpr std::align_val_t kAlign{64};
+
 struct Block {
   void* data = nullptr;
   size_t nbytes = 0;
-  ~Block() { std::free(data); }
+  ~Block() { ::operator delete(data, kAlign); }
 };
 
 }  // namespace
@@ -45,9 +51,9 @@ void* find_workspace(size_t nbytes, int slot) {
   Block& block = blocks[slot];
   if (nbytes > SIZE_MAX / 2) return nullptr;
   if (block.nbytes < nbytes || block.data == nullptr) {
-    std::free(block.data);
+    ::operator delete(block.data, kAlign);
     const size_t whole = (nbytes + 4096) / 4096 * 4096;
-    block.data = std::aligned_alloc(64, whole);
+    block.data = ::operator new(whole, kAlign, std::nothrow);
     block.nbytes = block.data != nullptr ? whole : 0;
   }
   return block.data;
@@ -65,8 +71,10 @@ KVC_API const char* kvc_processors() { return kvc::processors(); }
 // Makes kernels use one of these from now on: 0, or -1 where it is none of them.
 KVC_API int32_t kvc_use_processor(const char* name) { return kvc::use_processor(name) ? 0 : -1; }
 
-// The number of an op's kernel, -1 where it has none.
+// The number of an op's kernel, -1 where it has none. None has one where the library was
+// compiled for instruction sets alone that this processor lacks.
 KVC_API int32_t kvc_kernel(const char* name) {
+  if (*kvc::processors() == 0) return -1;
   const auto& all = kvc::kernels();
   for (size_t i = 0; i < all.size(); ++i) {
     if (std::strcmp(all[i].name, name) == 0) return static_cast<int32_t>(i);
@@ -74,13 +82,20 @@ KVC_API int32_t kvc_kernel(const char* name) {
   return -1;
 }
 
+// The name of the op of a kernel, null where there is no such kernel.
+KVC_API const char* kvc_kernel_name(int32_t number) {
+  const auto& all = kvc::kernels();
+  return number >= 0 && number < static_cast<int32_t>(all.size()) ? all[number].name : nullptr;
+}
+
 // Checks steps before they are first run, see checks.h: returns `count`, or the index of the first
 // that no kernel may run, with why in `breach`.
-KVC_API int32_t kvc_check_steps(const kvc::Step* steps, const kvc::SettingCounts* counts, int32_t count,
-                                const kvc::Region* regions, int32_t region_count, kvc::Breach* breach) {
+KVC_API int32_t kvc_check_steps(const kvc::Step* steps, const kvc::SettingCounts* counts,
+                                int32_t count, const kvc::Region* regions, int32_t region_count,
+                                kvc::Breach* breach) {
   const auto& all = kvc::kernels();
-  const bool right = kvc::check_steps(all.data(), static_cast<int32_t>(all.size()), steps, counts, count,
-                                      regions, region_count, breach);
+  const bool right = kvc::check_steps(all.data(), static_cast<int32_t>(all.size()), steps, counts,
+                                      count, regions, region_count, breach);
   return right ? count : breach->step;
 }
 

@@ -24,6 +24,8 @@ namespace {
 constexpr int64_t kPiece = 256;     // positions
 constexpr int64_t kMostRows = 24;   // queries, of all heads of a group, that go together
 constexpr int64_t kStride = kPiece + 16;  // of a row of scores: lines of memory, whole
+// No window is wider than this and no position lies after it, so that sums lie within int64.
+constexpr int64_t kWidest = int64_t{1} << 61;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 struct Arguments {
@@ -38,8 +40,6 @@ struct Arguments {
     out = t[0], q = t[1], k = t[2], v = t[3], valid = t[4], mask = t[5], slopes = t[6];
     sinks = t[7], k_scale = t[8], v_scale = t[9], lengths = t[10];
     causal = step.integers[0] != 0;
-    // No window is wider than this, and positions of one lie within int64.
-    constexpr int64_t kWidest = int64_t{1} << 61;
     left = std::min(step.integers[1], kWidest);
     right = causal ? 0 : std::min(step.integers[2], kWidest);
     circular = step.integers[3] != 0;
@@ -334,7 +334,7 @@ class Attention {
 bool check_lengths(const Arguments& a, const Context& context) {
   for (int64_t row = 0; row < a.batch; ++row) {
     const int64_t total = a.total(row);
-    if (total < 0 || (!a.circular && total > a.slots)) {
+    if (total < 0 || total > kWidest || (!a.circular && total > a.slots)) {
       return context.refuse(Fault::kBadLength, row, total, a.slots);
     }
   }

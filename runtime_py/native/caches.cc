@@ -179,8 +179,8 @@ bool rows_checked(Check& c) {
 bool quantized(Check& c) {
   if (!c.operands(2, 3) || !c.dtype(2, kFloat) || !c.rank(2, 1)) return false;
   const int64_t width = c[2].dim(-1);
-  return c.dtype(0, only(DType::kInt8)) && c.same_shape(0, 2) && c.packed(0) && c.dtype(1, kFloat) &&
-         c.packed(1) && (width == 0 || c.count(1, c[2].count() / width));
+  return c.dtype(0, only(DType::kInt8)) && c.same_shape(0, 2) && c.packed(0) &&
+         c.dtype(1, kFloat) && c.packed(1) && (width == 0 || c.count(1, c[2].count() / width));
 }
 
 }  // namespace

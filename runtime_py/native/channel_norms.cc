@@ -186,8 +186,8 @@ bool group_norm(const Step& step, const Context& context) {
 
 // x [batch, channels, ..], and vectors of the channels from operand 2 on.
 bool normed(Check& c, int vectors, uint64_t optional) {
-  const bool right = c.operands(1, 2 + vectors, optional) && c.dtype(1, kWideFloats) && c.alike(0, 1) &&
-                     c.both_packed(0, 1) && c.rank(1, 2);
+  const bool right = c.operands(1, 2 + vectors, optional) && c.dtype(1, kWideFloats) &&
+                     c.alike(0, 1) && c.both_packed(0, 1) && c.rank(1, 2);
   if (!right) return false;
   for (int i = 2; i < 2 + vectors; ++i) {
     if (!c.vector_or_none(i, c[1].dims[1], only(c[1].dtype))) return false;
@@ -197,7 +197,8 @@ bool normed(Check& c, int vectors, uint64_t optional) {
 bool batch_normed(Check& c) { return c.settings(0, 1) && normed(c, 4, 0b001100); }
 bool group_normed(Check& c) {
   return c.settings(1, 1) && normed(c, 2, 0b1100) && c.between(0, 1, kMostSetting) &&
-         c.holds(c[1].dims[1] % c.integer(0) == 0, "channels of a group", c[1].dims[1], c.integer(0));
+         c.holds(c[1].dims[1] % c.integer(0) == 0, "channels of a group", c[1].dims[1],
+                 c.integer(0));
 }
 
 }  // namespace

@@ -70,19 +70,22 @@ class StepCheck {
   // Whether dtype, rank, dims and strides are those of a tensor.
   bool described(const Tensor& x, int i) {
     const auto dtype = static_cast<int32_t>(x.dtype);
-    if (dtype < 0 || dtype > static_cast<int32_t>(DType::kBool)) return tell("an unknown dtype", i, dtype);
+    if (dtype < 0 || dtype > static_cast<int32_t>(DType::kBool))
+      return tell("an unknown dtype", i, dtype);
     if (x.rank < 0 || x.rank > kMaxRank) return tell("rank of a tensor", i, x.rank);
     int64_t elements = 1;
     for (int axis = 0; axis < x.rank; ++axis) {
       const int64_t dim = x.dims[axis], stride = x.strides[axis];
       if (dim < 0 || dim > kMostCount) return tell("a dim out of range", i, axis, dim);
-      if (stride < 0 || stride > kMostProduct) return tell("a stride out of range", i, axis, stride);
+      if (stride < 0 || stride > kMostProduct)
+        return tell("a stride out of range", i, axis, stride);
       if (dim > 1 && (elements *= dim) > kMostCount) return tell("too many elements", i, elements);
     }
     for (int axis = x.rank; axis < kMaxRank; ++axis) {
       if ((x.dims[axis] | x.strides[axis]) != 0) return tell("dims after the rank", i, axis);
     }
-    if (x.data == nullptr && (x.rank | dtype) != 0) return tell("an operand that is left out has dims", i, x.rank);
+    if (x.data == nullptr && (x.rank | dtype) != 0)
+      return tell("an operand that is left out has dims", i, x.rank);
     return true;
   }
 
@@ -93,12 +96,15 @@ class StepCheck {
     bool empty = false;
     for (int axis = 0; axis < x.rank; ++axis) {
       if (x.dims[axis] == 0) empty = true;
-      else if (__builtin_add_overflow(reach, bounded_product(x.dims[axis] - 1, x.strides[axis]), &reach)) return false;
+      else if (__builtin_add_overflow(reach, bounded_product(x.dims[axis] - 1, x.strides[axis]),
+                                      &reach))
+        return false;
     }
     *found = Extent{begin, begin};
     if (empty) return true;
     if (reach > kMostProduct) return false;
-    return !__builtin_add_overflow(begin, static_cast<uintptr_t>(reach * itemsize(x.dtype)), &found->end);
+    return !__builtin_add_overflow(begin, static_cast<uintptr_t>(reach * itemsize(x.dtype)),
+                                   &found->end);
   }
 
   bool within(const Region& region, const Extent& extent) const {
@@ -138,7 +144,8 @@ class StepCheck {
       for (int j = 0; j < check.results; ++j) {
         const Tensor& result = step.tensors[j];
         if (result.data == nullptr || !find_extent(result, &other) || !mine.meets(other)) continue;
-        if (!check.in_place || !same_elements(x, result)) return tell("a result lies over indices or lengths", j, i);
+        if (!check.in_place || !same_elements(x, result))
+          return tell("a result lies over indices or lengths", j, i);
       }
     }
     return true;
@@ -146,14 +153,16 @@ class StepCheck {
 
   static bool same_elements(const Tensor& x, const Tensor& y) {
     return x.data == y.data && x.dtype == y.dtype && x.rank == y.rank &&
-           std::equal(x.dims, x.dims + x.rank, y.dims) && std::equal(x.strides, x.strides + x.rank, y.strides);
+           std::equal(x.dims, x.dims + x.rank, y.dims) &&
+           std::equal(x.strides, x.strides + x.rank, y.strides);
   }
 };
 
 }  // namespace
 
-bool check_steps(const Entry* kernels, int32_t kernel_count, const Step* steps, const SettingCounts* counts,
-                 int32_t count, const Region* regions, int32_t region_count, Breach* breach) {
+bool check_steps(const Entry* kernels, int32_t kernel_count, const Step* steps,
+                 const SettingCounts* counts, int32_t count, const Region* regions,
+                 int32_t region_count, Breach* breach) {
   *breach = Breach{0, -1, nullptr, {0, 0}};
   StepCheck check(regions, region_count);
   for (int32_t i = 0; i < count; ++i) {

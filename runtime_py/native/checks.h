@@ -31,7 +31,8 @@ struct Breach {
 // Returns whether a kernel may run each of these steps: it then reads and writes nothing outside
 // of the regions that its operands lie in, whatever their elements are, and divides no integer by
 // zero. `regions` are sorted by where they begin, and none lies over another.
-bool check_steps(const Entry* kernels, int32_t kernel_count, const Step* steps, const SettingCounts* counts,
-                 int32_t count, const Region* regions, int32_t region_count, Breach* breach);
+bool check_steps(const Entry* kernels, int32_t kernel_count, const Step* steps,
+                 const SettingCounts* counts, int32_t count, const Region* regions,
+                 int32_t region_count, Breach* breach);
 
 }  // namespace kvc

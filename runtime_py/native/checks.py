@@ -45,6 +45,12 @@ class Breach:
     rule: str
     facts: tuple[int, int]
 
+    @property
+    def told(self) -> str:
+        """Return the rule, the operand and the facts as one text."""
+        where = "" if self.operand < 0 else f"operand {self.operand}: "
+        return f"{where}{self.rule} ({self.facts[0]}, {self.facts[1]})"
+
 
 def find_breach(steps: Steps, regions: Sequence[Array]) -> Breach | None:
     """Return the first rule that a step breaks, or None.
@@ -55,7 +61,7 @@ def find_breach(steps: Steps, regions: Sequence[Array]) -> Breach | None:
             another. Only writable arrays may be written. After each, 4,096 bytes more
             must be readable.
     """
-    encoded, counts = steps.settle(), steps.counts()
+    encoded, counts = steps.settle(), steps.setting_counts()
     table = np.zeros(len(regions), _REGION)
     ordered = sorted(regions, key=address_of)
     table["begin"] = [address_of(region) for region in ordered]

@@ -13,7 +13,8 @@ double Check::number(int64_t i) const { return step.numbers[i]; }
 
 bool Check::operands(int written, int count, uint64_t optional) {
   results = written;
-  if (!holds(step.tensor_count == count, "number of operands", step.tensor_count, count)) return false;
+  if (!holds(step.tensor_count == count, "number of operands", step.tensor_count, count))
+    return false;
   for (int i = 0; i < count; ++i) {
     const bool may_lack = i < 64 && (optional >> i & 1) != 0;
     if (!holds(may_lack || step.tensors[i], "an operand is left out", i)) return false;
@@ -41,9 +42,7 @@ bool Check::rank(int i, int least, int most) {
   return holds(found >= least && found <= most, "rank of an operand", i, found);
 }
 
-bool Check::packed(int i) {
-  return holds(step.tensors[i].packed(), "an operand has gaps", i);
-}
+bool Check::packed(int i) { return holds(step.tensors[i].packed(), "an operand has gaps", i); }
 
 bool Check::same_shape(int i, int j) {
   const Tensor &one = step.tensors[i], &other = step.tensors[j];
@@ -61,7 +60,8 @@ bool repeats_to(const Tensor& one, const Tensor& other) {
 }
 
 bool Check::fits(int i, int j) {
-  return holds(repeats_to(step.tensors[i], step.tensors[j]), "an operand has not the shape of another", i, j);
+  return holds(repeats_to(step.tensors[i], step.tensors[j]),
+               "an operand has not the shape of another", i, j);
 }
 
 bool Check::same_leading(int i, int j, int but) {
@@ -83,7 +83,8 @@ bool Check::count(int i, int64_t expected) {
 
 bool Check::axis(int64_t at, int rank, int* found) {
   const int64_t given = step.integers[at], axes = std::max(rank, 1);
-  if (!holds(given >= -axes && given < axes, "an axis that there is not", given, rank)) return false;
+  if (!holds(given >= -axes && given < axes, "an axis that there is not", given, rank))
+    return false;
   if (found != nullptr) *found = static_cast<int>(given < 0 ? given + axes : given);
   return true;
 }
@@ -97,7 +98,8 @@ bool Check::list(int64_t* at, int64_t least, int64_t most) {
   if (!holds(*at < integer_count, "a list is missing", *at, integer_count)) return false;
   const int64_t length = step.integers[*at];
   if (!holds(length >= least && length <= most, "length of a list", *at, length)) return false;
-  if (!holds(length < integer_count - *at, "a list ends after the integers", *at, length)) return false;
+  if (!holds(length < integer_count - *at, "a list ends after the integers", *at, length))
+    return false;
   *at += 1 + length;
   return true;
 }

@@ -17,7 +17,8 @@ struct Step;
 // Elements of an operand, those that are repeated too. So a product of the counts of an operand
 // and some bytes lies within int64.
 constexpr int64_t kMostCount = int64_t{1} << 36;
-constexpr int64_t kMostSetting = (int64_t{1} << 31) - 1;  // of distances and sizes that are settings
+constexpr int64_t kMostSetting =
+    (int64_t{1} << 31) - 1;                         // of distances and sizes that are settings
 constexpr int64_t kMostProduct = int64_t{1} << 58;  // of sizes that are multiplied
 
 // Sets of dtypes, as bits.
@@ -39,9 +40,9 @@ class Check {
  public:
   const Step& step;
   const int64_t integer_count, number_count;  // of the step
-  int results = 0;        // leading tensors that the kernel writes
-  uint64_t steering = 0;  // operands whose values tell the kernel where to read or write
-  bool in_place = false;  // whether these may be the result itself
+  int results = 0;                            // leading tensors that the kernel writes
+  uint64_t steering = 0;       // operands whose values tell the kernel where to read or write
+  bool in_place = false;       // whether these may be the result itself
   const char* rule = nullptr;  // that is broken
   int64_t facts[2] = {0, 0};
 

@@ -17,13 +17,16 @@ struct Operands {
   }
 };
 
-bool read_settings(Check& c, int64_t* at, int count, int axes, int64_t least, const int64_t** found) {
+bool read_settings(Check& c, int64_t* at, int count, int axes, int64_t least,
+                   const int64_t** found) {
   for (int i = 0; i < count; ++i) {
     found[i] = c.step.integers + *at + 1;
     if (!c.list(at, axes, axes)) return false;
     for (int axis = 0; axis < axes; ++axis) {
       const int64_t given = found[i][axis];
-      if (!c.holds(given >= least && given <= kMostSetting, "a setting of a convolution", axis, given)) return false;
+      if (!c.holds(given >= least && given <= kMostSetting, "a setting of a convolution", axis,
+                   given))
+        return false;
     }
   }
   return true;
@@ -34,8 +37,8 @@ bool operands_fit(Check& c, const Operands& o, int64_t channels, bool only_float
   const DTypes dtypes = only_floats || o.scale > 0 ? kFloat : kTypes;
   const bool right = c.dtype(o.x, dtypes) && c.same_dtype(0, o.x) && c.rank(o.x, 3, 2 + kAxes) &&
                      c.rank(o.w, c[o.x].rank, c[o.x].rank) && c.rank(0, c[o.x].rank, c[o.x].rank) &&
-                     c.size(0, 0, c[o.x].dims[0]) && c.size(0, 1, channels) && c.packed(o.w) && c.packed(0) &&
-                     c.vector_or_none(o.bias, channels, only(c[o.x].dtype));
+                     c.size(0, 0, c[o.x].dims[0]) && c.size(0, 1, channels) && c.packed(o.w) &&
+                     c.packed(0) && c.vector_or_none(o.bias, channels, only(c[o.x].dtype));
   if (!right) return false;
   for (int i = 2; i < c[o.w].rank; ++i) {
     if (!c.holds(c[o.w].dims[i] > 0, "a kernel without elements", i)) return false;
@@ -45,21 +48,24 @@ bool operands_fit(Check& c, const Operands& o, int64_t channels, bool only_float
 }
 
 // The size of an axis of the result follows from settings.
-bool ordinary_size(Check& c, int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t padding, int64_t dilation) {
+bool ordinary_size(Check& c, int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t padding,
+                   int64_t dilation) {
   const int64_t room = in + 2 * padding - bounded_product(dilation, taps - 1) - 1;
   const int64_t expected = room < 0 ? 0 : room / stride + 1;
   return c.holds(out == expected, "size of a result", out, expected);
 }
 
 bool of_groups(Check& c, int64_t groups, int64_t inputs, int64_t outputs) {
-  return c.holds(groups >= 1 && inputs % groups == 0 && outputs % groups == 0, "groups of channels", groups, inputs);
+  return c.holds(groups >= 1 && inputs % groups == 0 && outputs % groups == 0, "groups of channels",
+                 groups, inputs);
 }
 
 // Integers: stride, padding, dilation, groups; *at becomes what follows.
 bool ordinary(Check& c, bool int8, bool only_floats, int64_t* at) {
   const Operands o(int8);
   const int64_t *strides, *others[2];
-  if (!c.rank(o.x, 3, 2 + kAxes) || !c.rank(o.w, 3, 2 + kAxes) || !c.rank(0, 3, 2 + kAxes)) return false;
+  if (!c.rank(o.x, 3, 2 + kAxes) || !c.rank(o.w, 3, 2 + kAxes) || !c.rank(0, 3, 2 + kAxes))
+    return false;
   if (!operands_fit(c, o, c[o.w].dims[0], only_floats)) return false;
   const int axes = c[o.x].rank - 2;
   if (!read_settings(c, at, 1, axes, 1, &strides) || !read_settings(c, at, 1, axes, 0, others) ||
@@ -70,8 +76,8 @@ bool ordinary(Check& c, bool int8, bool only_floats, int64_t* at) {
   if (!of_groups(c, groups, c[o.x].dims[1], c[o.w].dims[0])) return false;
   if (!c.size(o.w, 1, c[o.x].dims[1] / groups)) return false;
   for (int i = 0; i < axes; ++i) {
-    const bool sized = ordinary_size(c, c[o.x].dims[2 + i], c[0].dims[2 + i], c[o.w].dims[2 + i], strides[i],
-                                     others[0][i], others[1][i]);
+    const bool sized = ordinary_size(c, c[o.x].dims[2 + i], c[0].dims[2 + i], c[o.w].dims[2 + i],
+                                     strides[i], others[0][i], others[1][i]);
     if (!sized) return false;
   }
   return true;
@@ -100,16 +106,19 @@ bool transposed(Check& c, bool int8) {
   if (!c.rank(o.x, 3, 2 + kAxes) || !c.rank(0, c[o.x].rank, c[o.x].rank)) return false;
   if (!operands_fit(c, o, c[0].dims[1], false)) return false;
   const int axes = c[o.x].rank - 2;
-  if (!read_settings(c, &at, 1, axes, 1, &strides) || !read_settings(c, &at, 2, axes, 0, others)) return false;
+  if (!read_settings(c, &at, 1, axes, 1, &strides) || !read_settings(c, &at, 2, axes, 0, others))
+    return false;
   if (!c.settings(at + 1)) return false;
   const int64_t groups = c.integer(at++);
   if (!read_settings(c, &at, 1, axes, 1, &dilations)) return false;
-  const bool grouped = of_groups(c, groups, c[o.x].dims[1], c[0].dims[1]) && c.size(o.w, 0, c[o.x].dims[1]) &&
-                       c.size(o.w, 1, c[0].dims[1] / groups);
+  const bool grouped = of_groups(c, groups, c[o.x].dims[1], c[0].dims[1]) &&
+                       c.size(o.w, 0, c[o.x].dims[1]) && c.size(o.w, 1, c[0].dims[1] / groups);
   for (int i = 0; grouped && i < axes; ++i) {
     const int64_t reach = bounded_product(dilations[i], c[o.w].dims[2 + i] - 1);
     const int64_t spread = bounded_product(c[o.x].dims[2 + i] - 1, strides[i]);
-    if (!c.holds(c[o.x].dims[2 + i] > 0 && std::max(reach, spread) <= kMostProduct, "size of an axis", i)) return false;
+    if (!c.holds(c[o.x].dims[2 + i] > 0 && std::max(reach, spread) <= kMostProduct,
+                 "size of an axis", i))
+      return false;
     const int64_t expected = spread - 2 * others[0][i] + reach + others[1][i] + 1;
     if (!c.size(0, 2 + i, expected)) return false;
   }
@@ -126,7 +135,9 @@ bool twice(Check& c, bool int8) {
   if (!c.operands(1, bias + 1, optional) || !c.settings(1, 4) || !ending(c, 0)) return false;
   if (!c.rank(o.x, 3, 2 + kAxes) || !c.rank(second, c[o.x].rank, c[o.x].rank)) return false;
   const int64_t channels = c[second].dims[0];
-  if (!operands_fit(c, o, channels, true) || !c.size(o.w, 0, channels) || !c.size(o.w, 1, c[o.x].dims[1])) return false;
+  if (!operands_fit(c, o, channels, true) || !c.size(o.w, 0, channels) ||
+      !c.size(o.w, 1, c[o.x].dims[1]))
+    return false;
   const int axes = c[o.x].rank - 2;
   if (!read_settings(c, &at, 1, axes, 1, &strides) || !read_settings(c, &at, 1, axes, 0, others) ||
       !read_settings(c, &at, 1, axes, 1, others + 1) || !c.settings(at + 1, 4) || !ending(c, at)) {
@@ -135,9 +146,10 @@ bool twice(Check& c, bool int8) {
   const bool right = c.dtype(second, kFloat) && c.packed(second) && c.size(second, 1, 1) &&
                      c.vector_or_none(bias, channels, kFloat);
   for (int i = 2; right && i < 2 + axes; ++i) {
-    const bool sized = c.size(o.w, i, 1) && c.holds(c[second].dims[i] > 0, "a kernel without elements", i) &&
-                       ordinary_size(c, c[o.x].dims[i], c[0].dims[i], c[second].dims[i], strides[i - 2],
-                                     others[0][i - 2], others[1][i - 2]);
+    const bool sized = c.size(o.w, i, 1) &&
+                       c.holds(c[second].dims[i] > 0, "a kernel without elements", i) &&
+                       ordinary_size(c, c[o.x].dims[i], c[0].dims[i], c[second].dims[i],
+                                     strides[i - 2], others[0][i - 2], others[1][i - 2]);
     if (!sized) return false;
   }
   return right;

@@ -200,8 +200,9 @@ bool reshaped(Check& c) {
 
 // The number of parts, and the axis of the result along which they lie.
 bool joined(Check& c, int* axis) {
-  return c.settings(2) && c.between(0, 0, kMostSetting - 1) && c.operands(1, static_cast<int>(1 + c.integer(0))) &&
-         c.rank(0, 1) && c.axis(1, c[0].rank, axis);
+  return c.settings(2) && c.between(0, 0, kMostSetting - 1) &&
+         c.operands(1, static_cast<int>(1 + c.integer(0))) && c.rank(0, 1) &&
+         c.axis(1, c[0].rank, axis);
 }
 
 bool concatenated(Check& c) {
@@ -251,7 +252,8 @@ bool repeated(Check& c) {
 
 bool filled(Check& c) {
   int64_t at = 0;
-  return c.operands(1, 1) && c.dtype(0, kTypes) && c.list(&at, 0, kMaxRank) && c.settings(at + 1, 1);
+  return c.operands(1, 1) && c.dtype(0, kTypes) && c.list(&at, 0, kMaxRank) &&
+         c.settings(at + 1, 1);
 }
 
 bool counted(Check& c) {
@@ -263,9 +265,7 @@ bool follows(Check& c) {
          c.dtype(1, kPlaces) && c.count(0, c[1].count());
 }
 
-bool triangular(Check& c) {
-  return copied(c) && c.settings(1) && c.rank(0, 2) && c.packed(0);
-}
+bool triangular(Check& c) { return copied(c) && c.settings(1) && c.rank(0, 2) && c.packed(0); }
 
 }  // namespace
 

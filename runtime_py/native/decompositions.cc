@@ -182,22 +182,25 @@ bool matrix_exp(const Step& step, const Context& context) {
 
 // The first result may be left empty, with mode r.
 bool orthogonal(Check& c) {
-  const bool right = c.operands(2, 3) && c.settings(1) && c.between(0, 0, 2) && matrices_of_floats(c, 2, false) &&
-                     c.same_dtype(0, 2) && c.same_dtype(1, 2) && c.both_packed(0, 1) && c.same_leading(1, 2, 2);
+  const bool right = c.operands(2, 3) && c.settings(1) && c.between(0, 0, 2) &&
+                     matrices_of_floats(c, 2, false) && c.same_dtype(0, 2) && c.same_dtype(1, 2) &&
+                     c.both_packed(0, 1) && c.same_leading(1, 2, 2);
   if (!right) return false;
   const int64_t rows = c[2].dim(-2), columns = c[2].dim(-1), inner = c[1].dim(-2);
   const bool complete = static_cast<Mode>(c.integer(0)) == Mode::kComplete;
-  const bool sized = c.size(1, -1, columns) && c.size(1, -2, complete ? rows : std::min(rows, columns));
+  const bool sized =
+      c.size(1, -1, columns) && c.size(1, -2, complete ? rows : std::min(rows, columns));
   if (!sized || static_cast<Mode>(c.integer(0)) == Mode::kR) return sized;
   return c.same_leading(0, 2, 2) && c.size(0, -2, rows) && c.size(0, -1, inner);
 }
 
 bool reflected(Check& c) {
-  const bool right = c.operands(1, 3) && matrices_of_floats(c, 1, false) && c.alike(0, 1) && c.same_dtype(2, 1) &&
-                     c.both_packed(0, 2) && c.rank(2, 1);
+  const bool right = c.operands(1, 3) && matrices_of_floats(c, 1, false) && c.alike(0, 1) &&
+                     c.same_dtype(2, 1) && c.both_packed(0, 2) && c.rank(2, 1);
   if (!right) return false;
   const int64_t rows = c[1].dim(-2), columns = c[1].dim(-1), count = c[2].dim(-1);
-  return c.holds(count <= columns && columns <= rows, "more reflections than columns", count, columns) &&
+  return c.holds(count <= columns && columns <= rows, "more reflections than columns", count,
+                 columns) &&
          c.count(2, bounded_product(matrices_of(c[1]), count));
 }
 

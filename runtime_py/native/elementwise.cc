@@ -203,7 +203,8 @@ bool chosen(Check& c) {
 }
 
 bool masked(Check& c) {
-  return c.dtype(1, kTypes) && c.same_dtype(0, 1) && c.dtype(2, kBools) && c.fits(1, 0) && c.fits(2, 0);
+  return c.dtype(1, kTypes) && c.same_dtype(0, 1) && c.dtype(2, kBools) && c.fits(1, 0) &&
+         c.fits(2, 0);
 }
 bool masked_with_number(Check& c) { return c.operands(1, 3) && c.settings(1, 1) && masked(c); }
 bool masked_with_tensor(Check& c) {

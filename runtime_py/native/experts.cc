@@ -147,8 +147,9 @@ bool addmm(const Step& step, const Context& context) {
 // Rows of x, operand 1, choose among weights [experts, columns, depth], or turned.
 bool multiplied_by_experts(Check& c) {
   const bool right = c.operands(1, 5, 0b10000) && c.settings(1) &&
-                     c.dtype(0, kTypes | only(DType::kBFloat16)) && c.same_dtype(1, 0) && c.same_dtype(2, 0) &&
-                     c.rank(0, 2, 2) && c.rank(1, 2, 2) && c.rank(2, 3, 3) && c.index(3);
+                     c.dtype(0, kTypes | only(DType::kBFloat16)) && c.same_dtype(1, 0) &&
+                     c.same_dtype(2, 0) && c.rank(0, 2, 2) && c.rank(1, 2, 2) && c.rank(2, 3, 3) &&
+                     c.index(3);
   if (!right) return false;
   const int64_t rows = c[3].count();
   const int columns = c.integer(0) != 0 ? -1 : -2, depth = -3 - columns;
@@ -159,8 +160,8 @@ bool multiplied_by_experts(Check& c) {
 }
 
 bool added_to_product(Check& c) {
-  return c.operands(1, 4) && c.settings(2, 2) && c.rank(0, 2, 2) && c.rank(2, 2, 2) && c.rank(3, 2, 2) &&
-         matrices_multiplied(c, 0, 2, 3) && c.same_dtype(1, 0) && c.fits(1, 0);
+  return c.operands(1, 4) && c.settings(2, 2) && c.rank(0, 2, 2) && c.rank(2, 2, 2) &&
+         c.rank(3, 2, 2) && matrices_multiplied(c, 0, 2, 3) && c.same_dtype(1, 0) && c.fits(1, 0);
 }
 
 }  // namespace

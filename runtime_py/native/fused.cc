@@ -89,9 +89,11 @@ bool rotated(Check& c) {
   }
   const int64_t width = c[1].dim(-1), table = c[2].dim(-1);
   const Tensor rows = rows_of(c[1]);
-  return c.holds(width % 2 == 0 && (table == width || 2 * table == width), "width of a table", table, width) &&
+  return c.holds(width % 2 == 0 && (table == width || 2 * table == width), "width of a table",
+                 table, width) &&
          c.size(3, -1, table) &&
-         c.holds(repeats_to(rows_of(c[2]), rows) && repeats_to(rows_of(c[3]), rows), "rows of a table");
+         c.holds(repeats_to(rows_of(c[2]), rows) && repeats_to(rows_of(c[3]), rows),
+                 "rows of a table");
 }
 
 bool gated(Check& c) {

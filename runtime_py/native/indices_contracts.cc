@@ -18,7 +18,8 @@ bool within(Check& c, int index, int whole, int axis) {
   if (!c.rank(index, c[whole].rank, c[whole].rank)) return false;
   for (int d = 0; d < c[index].rank; ++d) {
     if (d == axis) continue;
-    if (!c.holds(c[index].dims[d] <= c[whole].dims[d], "an index larger than its operand", d)) return false;
+    if (!c.holds(c[index].dims[d] <= c[whole].dims[d], "an index larger than its operand", d))
+      return false;
   }
   return true;
 }
@@ -82,7 +83,8 @@ class PickedShape {
       int64_t* sizes = sizes_ + (width_ - one.rank);
       for (int d = 0; d < one.rank; ++d) {
         if (one.dims[d] == 1) continue;
-        if (!c.holds(sizes[d] == 1 || sizes[d] == one.dims[d], "indices differ in shape", d)) return false;
+        if (!c.holds(sizes[d] == 1 || sizes[d] == one.dims[d], "indices differ in shape", d))
+          return false;
         sizes[d] = one.dims[d];
       }
     }
@@ -123,8 +125,8 @@ bool embedded_q8(Check& c) {
 
 bool index_selected(Check& c) {
   int axis;
-  const bool right = c.operands(1, 3) && c.settings(1) && c.same_dtype(0, 1) && along(c, 1, 2, &axis) &&
-                     c.rank(0, c[1].rank, c[1].rank);
+  const bool right = c.operands(1, 3) && c.settings(1) && c.same_dtype(0, 1) &&
+                     along(c, 1, 2, &axis) && c.rank(0, c[1].rank, c[1].rank);
   if (!right) return false;
   const Tensor made = with_size(c[1], axis, c[2].count());
   return c.holds(std::equal(made.dims, made.dims + made.rank, c[0].dims), "shape of a result");
@@ -139,19 +141,29 @@ bool gathered(Check& c) {
          within(c, 2, 1, axis) && c.same_shape(0, 2);
 }
 
-bool elements_scattered(Check& c) { return c.operands(1, 3) && c.settings(1) && scattered(c, true, kAll); }
-bool value_scattered(Check& c) { return c.operands(1, 2) && c.settings(2, 1) && scattered(c, false, kTypes); }
-bool elements_added(Check& c) { return c.operands(1, 3) && c.settings(1) && scattered(c, true, kTypes); }
-bool elements_reduced(Check& c) { return c.operands(1, 3) && c.settings(3) && scattered(c, true, kTypes); }
+bool elements_scattered(Check& c) {
+  return c.operands(1, 3) && c.settings(1) && scattered(c, true, kAll);
+}
+bool value_scattered(Check& c) {
+  return c.operands(1, 2) && c.settings(2, 1) && scattered(c, false, kTypes);
+}
+bool elements_added(Check& c) {
+  return c.operands(1, 3) && c.settings(1) && scattered(c, true, kTypes);
+}
+bool elements_reduced(Check& c) {
+  return c.operands(1, 3) && c.settings(3) && scattered(c, true, kTypes);
+}
 
 bool indexed(Check& c) {
   PickedShape picked;
   if (!c.settings(1) || !c.between(0, 0, kMaxRank)) return false;
   const int given = static_cast<int>(c.integer(0));
-  const bool right = c.operands(1, 2 + given, bits(2, given)) && c.same_dtype(0, 1) && c.rank(1, given) &&
-                     picked.find(c, c[1], 2, given) && c.rank(0, picked.shape.rank, picked.shape.rank);
+  const bool right = c.operands(1, 2 + given, bits(2, given)) && c.same_dtype(0, 1) &&
+                     c.rank(1, given) && picked.find(c, c[1], 2, given) &&
+                     c.rank(0, picked.shape.rank, picked.shape.rank);
   const Tensor& made = picked.shape;
-  return right && c.holds(std::equal(made.dims, made.dims + made.rank, c[0].dims), "shape of a result");
+  return right &&
+         c.holds(std::equal(made.dims, made.dims + made.rank, c[0].dims), "shape of a result");
 }
 
 bool put_at_indices(Check& c) {
@@ -159,7 +171,8 @@ bool put_at_indices(Check& c) {
   if (!c.settings(2) || !c.between(0, 0, kMaxRank)) return false;
   const int given = static_cast<int>(c.integer(0));
   return c.operands(1, 2 + given, bits(1, given)) && c.same_dtype(1 + given, 0) &&
-         (c.integer(1) == 0 || c.dtype(0, kTypes)) && c.rank(0, given) && picked.find(c, c[0], 1, given) &&
+         (c.integer(1) == 0 || c.dtype(0, kTypes)) && c.rank(0, given) &&
+         picked.find(c, c[0], 1, given) &&
          c.holds(repeats_to(c[1 + given], picked.shape), "shape of values");
 }
 

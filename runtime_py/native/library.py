@@ -7,6 +7,7 @@ loaded library, with the numbers of its kernels and the function that runs steps
 import ctypes
 import importlib.machinery
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,8 @@ class Library:
             *(ctypes.c_void_p,) * 3,
         )
         self._run.restype = ctypes.c_int32
+        self._name = library.kvc_kernel_name
+        self._name.argtypes, self._name.restype = (ctypes.c_int32,), ctypes.c_char_p
         self._check = library.kvc_check_steps
         self._check.argtypes = (
             *(ctypes.c_void_p,) * 2,
@@ -66,7 +69,7 @@ class Library:
         )
         self._check.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
-        self._names: dict[int, str] = {}
+        self._names: tuple[str, ...] = ()
 
     def use(self, processor: str) -> None:
         """Set the instruction set that kernels use in this process.
@@ -90,11 +93,14 @@ class Library:
             assert found >= 0, f"no kernel for {name}"
         return found
 
-    def name_of(self, kernel: int) -> str:
-        """Return the name of a kernel whose number `kernel` has returned."""
-        if len(self._names) < len(self._kernels):
-            self._names = {number: name for name, number in self._kernels.items()}
-        return self._names[kernel]
+    def names(self) -> Sequence[str]:
+        """Return the names of all kernels, in the order of their numbers."""
+        if not self._names:
+            found: list[str] = []
+            while (name := self._name(len(found))) is not None:
+                found.append(name.decode())
+            self._names = tuple(found)
+        return self._names
 
     def has(self, name: str) -> bool:
         """Tell whether an operator has a kernel."""

@@ -261,8 +261,8 @@ constexpr DTypes kStatus = only(DType::kInt32);
 // Results as large as x, and perhaps a status of each matrix. `integers`: how many there are.
 bool factorised(Check& c, bool told, int integers) {
   const int x = told ? 2 : 1;
-  return c.operands(x, x + 1) && c.settings(integers) && matrices_of_floats(c, x, true) && c.alike(0, x) &&
-         c.packed(0) && (!told || for_each_matrix(c, 1, x, kStatus));
+  return c.operands(x, x + 1) && c.settings(integers) && matrices_of_floats(c, x, true) &&
+         c.alike(0, x) && c.packed(0) && (!told || for_each_matrix(c, 1, x, kStatus));
 }
 template <bool kTold, int kIntegers>
 bool factors(Check& c) {
@@ -272,25 +272,32 @@ bool factors(Check& c) {
 template <bool kLogarithm>
 bool determined(Check& c) {
   const int x = kLogarithm ? 2 : 1;
-  return c.operands(x, x + 1) && matrices_of_floats(c, x, true) && for_each_matrix(c, 0, x, only(c[x].dtype)) &&
+  return c.operands(x, x + 1) && matrices_of_floats(c, x, true) &&
+         for_each_matrix(c, 0, x, only(c[x].dtype)) &&
          (!kLogarithm || for_each_matrix(c, 1, x, only(c[x].dtype)));
 }
 
 // Systems a x = b or x a = b, whose right sides are `b` and whose solutions `out` has.
 bool of_systems(Check& c, int a, const Tensor& out, const Tensor& b, bool left) {
   const int64_t n = c[a].dim(-1);
-  const bool shaped = c.holds(out.rank >= 2 && b.rank >= 2 && b.rank <= out.rank, "rank of an operand", out.rank, b.rank) &&
-                      c.holds(out.dim(-2) == b.dim(-2) && out.dim(-1) == b.dim(-1), "shape of a right side") &&
-                      c.holds(out.dim(left ? -2 : -1) == n, "sizes of a system", n);
-  return shaped && c.holds(c[a].rank <= out.rank && batch_fits(c[a], out) && batch_fits(b, out), "shape of a batch") &&
-         c.holds(bounded_product(out.dim(-1), out.dim(-2)) <= kMostProduct / kMaxRank, "a matrix too large");
+  const bool shaped =
+      c.holds(out.rank >= 2 && b.rank >= 2 && b.rank <= out.rank, "rank of an operand", out.rank,
+              b.rank) &&
+      c.holds(out.dim(-2) == b.dim(-2) && out.dim(-1) == b.dim(-1), "shape of a right side") &&
+      c.holds(out.dim(left ? -2 : -1) == n, "sizes of a system", n);
+  return shaped &&
+         c.holds(c[a].rank <= out.rank && batch_fits(c[a], out) && batch_fits(b, out),
+                 "shape of a batch") &&
+         c.holds(bounded_product(out.dim(-1), out.dim(-2)) <= kMostProduct / kMaxRank,
+                 "a matrix too large");
 }
 
 template <bool kTold>
 bool solved(Check& c) {
   const int a = kTold ? 2 : 1, b = a + 1;
-  const bool right = c.operands(a, b + 1) && c.settings(a) && matrices_of_floats(c, a, true) && c.same_dtype(0, a) &&
-                     c.same_dtype(b, a) && c.rank(b, 1) && (!kTold || for_each_matrix(c, 1, a, kStatus));
+  const bool right = c.operands(a, b + 1) && c.settings(a) && matrices_of_floats(c, a, true) &&
+                     c.same_dtype(0, a) && c.same_dtype(b, a) && c.rank(b, 1) &&
+                     (!kTold || for_each_matrix(c, 1, a, kStatus));
   if (!right) return false;
   Tensor out = c[0], given = c[b];
   if (of_vectors(c[a], given)) {
@@ -302,8 +309,9 @@ bool solved(Check& c) {
 }
 
 bool solved_by_triangles(Check& c) {
-  return c.operands(1, 3) && c.settings(3) && matrices_of_floats(c, 1, true) && c.same_dtype(0, 1) &&
-         c.same_dtype(2, 1) && of_systems(c, 1, c[0], c[2], c.integer(1) != 0);
+  return c.operands(1, 3) && c.settings(3) && matrices_of_floats(c, 1, true) &&
+         c.same_dtype(0, 1) && c.same_dtype(2, 1) &&
+         of_systems(c, 1, c[0], c[2], c.integer(1) != 0);
 }
 
 }  // namespace

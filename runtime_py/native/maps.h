@@ -155,7 +155,9 @@ template <class Op>
 using Taken = std::conditional_t<Op::template kTakes<float>, float, int64_t>;
 
 // Contracts of operators: the result has the dtype of the operands, or is of bools.
-inline bool result_of(Check& c, bool truth) { return truth ? c.dtype(0, kBools) : c.same_dtype(0, 1); }
+inline bool result_of(Check& c, bool truth) {
+  return truth ? c.dtype(0, kBools) : c.same_dtype(0, 1);
+}
 
 inline bool of_one(Check& c, DTypes taken, bool truth = false) {
   return c.operands(1, 2) && c.dtype(1, taken) && result_of(c, truth) && c.same_shape(1, 0);
@@ -170,12 +172,14 @@ bool one(Check& c) {
 }
 template <class Op>
 bool two(Check& c) {
-  return of_two(c, taken<Op>(), std::is_same_v<decltype(Op::apply(Taken<Op>{}, Taken<Op>{})), bool>);
+  return of_two(c, taken<Op>(),
+                std::is_same_v<decltype(Op::apply(Taken<Op>{}, Taken<Op>{})), bool>);
 }
 template <class Op>
 bool one_and_number(Check& c) {
   return c.settings(1, 1) &&
-         of_one(c, taken<Op>(), std::is_same_v<decltype(Op::apply(Taken<Op>{}, Taken<Op>{})), bool>);
+         of_one(c, taken<Op>(),
+                std::is_same_v<decltype(Op::apply(Taken<Op>{}, Taken<Op>{})), bool>);
 }
 // With some integers and numbers.
 template <Contract kContract, int kIntegers, int kNumbers>

@@ -129,7 +129,8 @@ bool rolled(Check& c) {
   int64_t axes = shifts;
   if (!c.axes(&axes, c[1].rank)) return false;
   const int64_t count = c.integer(0), given = c.integer(shifts);
-  return c.holds(given == 0 || (given == count && c[1].rank != 0), "axes and distances differ", given, count);
+  return c.holds(given == 0 || (given == count && c[1].rank != 0), "axes and distances differ",
+                 given, count);
 }
 
 bool flipped(Check& c) {
@@ -141,7 +142,8 @@ bool flipped(Check& c) {
 bool padded(Check& c) {
   int64_t at = 0;
   const bool right = c.operands(1, 2) && c.dtype(1, kTypes) && c.same_dtype(0, 1) &&
-                     c.rank(0, c[1].rank, c[1].rank) && c.list(&at, 0, 2 * c[1].rank) && c.settings(at + 1, 1);
+                     c.rank(0, c[1].rank, c[1].rank) && c.list(&at, 0, 2 * c[1].rank) &&
+                     c.settings(at + 1, 1);
   if (!right || !c.holds(c.integer(0) % 2 == 0, "length of a list", c.integer(0))) return false;
   for (int axis = 0; axis < c[1].rank; ++axis) {
     int64_t size = c[1].dims[axis];
@@ -161,7 +163,8 @@ bool on_diagonal(Check& c) {
   int rows, columns;
   const bool right = c.operands(1, 2) && c.same_dtype(0, 1) && c.settings(3) && c.rank(1, 2) &&
                      c.rank(0, c[1].rank - 1, c[1].rank - 1) && c.axis(1, c[1].rank, &rows) &&
-                     c.axis(2, c[1].rank, &columns) && c.holds(rows != columns, "axes of a diagonal", rows, columns) &&
+                     c.axis(2, c[1].rank, &columns) &&
+                     c.holds(rows != columns, "axes of a diagonal", rows, columns) &&
                      c.between(0, -kMostCount, kMostCount);
   if (!right) return false;
   Tensor rest = c[1];
@@ -171,7 +174,8 @@ bool on_diagonal(Check& c) {
   drop(&rest, std::max(rows, columns));
   drop(&rest, std::min(rows, columns));
   return c.holds(std::equal(rest.dims, rest.dims + rest.rank, c[0].dims), "shape of a result") &&
-         c.holds(c[0].dim(-1) <= std::max<int64_t>(0, most), "a diagonal is longer than its matrix", c[0].dim(-1), most);
+         c.holds(c[0].dim(-1) <= std::max<int64_t>(0, most), "a diagonal is longer than its matrix",
+                 c[0].dim(-1), most);
 }
 
 bool unfolded(Check& c) {
@@ -183,9 +187,11 @@ bool unfolded(Check& c) {
   Tensor windows = c[1];
   windows.dims[axis] = c[0].dims[axis];
   const int64_t reach = (c[0].dims[axis] - 1) * c.integer(2) + c.integer(1);
-  return c.holds(std::equal(windows.dims, windows.dims + windows.rank, c[0].dims), "shape of a result") &&
+  return c.holds(std::equal(windows.dims, windows.dims + windows.rank, c[0].dims),
+                 "shape of a result") &&
          c.size(0, -1, c.integer(1)) &&
-         c.holds(c[0].dims[axis] == 0 || reach <= c[1].dims[axis], "windows end after the axis", reach);
+         c.holds(c[0].dims[axis] == 0 || reach <= c[1].dims[axis], "windows end after the axis",
+                 reach);
 }
 
 }  // namespace

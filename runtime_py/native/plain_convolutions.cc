@@ -28,12 +28,15 @@ Run meet(const PlainConvolution& c, int own, int64_t tap) {
   const Long start = static_cast<Long>(tap) * c.dilation[own] - c.padding[own];
   const int64_t wide = c.transposed ? c.out.dims[axis] : c.x.dims[axis];
   const int64_t narrow = c.transposed ? c.x.dims[axis] : c.out.dims[axis];
-  const Long first = start < 0 ? (stride - 1 - start) / stride : 0;
-  const Long end = start < wide ? std::min<Long>(narrow, (wide - start + stride - 1) / stride) : 0;
+  // What is divided fits, and divisions of 128 bits are calls of a library of the compiler.
+  const auto over = [&](Long size) { return static_cast<int64_t>(size) / stride; };
+  const int64_t first = start < 0 ? over(stride - 1 - start) : 0;
+  const int64_t end = start < wide ? std::min(narrow, over(wide - start + stride - 1)) : 0;
   if (first >= end) return Run{0, 0, 0, 0, 0};
-  const auto at = static_cast<int64_t>(first), met = static_cast<int64_t>(start + first * stride);
+  const int64_t at = first;
+  const auto met = static_cast<int64_t>(start + static_cast<Long>(first) * stride);
   const int64_t in = c.x.strides[axis], out = c.out.strides[axis];
-  const auto count = static_cast<int64_t>(end - first);
+  const int64_t count = end - first;
   if (c.transposed) return Run{count, at * in, met * out, in, stride * out};
   return Run{count, met * in, at * out, stride * in, out};
 }
@@ -61,7 +64,9 @@ void add_products(const Run (&runs)[kAxes], const T* x, T w, T* out) {
 template <class T>
 void convolve_channel(const PlainConvolution& c, int64_t image, int64_t channel) {
   const int64_t outputs = c.out.dims[1] / c.groups, inputs = c.x.dims[1] / c.groups;
-  const int64_t group = channel / outputs, plane = c.out.strides[1];
+  const int64_t group = channel / outputs;
+  int64_t plane = 1;  // its stride may be another where there is one channel
+  for (int i = 2; i < c.out.rank; ++i) plane *= c.out.dims[i];
   T* to = c.out.as<T>() + image * c.out.strides[0] + channel * plane;
   std::fill_n(to, plane, c.bias ? c.bias.as<const T>()[channel] : T(0));
   const int axes = c.x.rank - 2, missing = kAxes - axes;

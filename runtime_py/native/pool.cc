@@ -1,7 +1,8 @@
 #include "pool.h"
 
+#if !defined(_WIN32)
 #include <pthread.h>
-#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -194,7 +195,9 @@ void forget() { pool = new (std::nothrow) Pool; }
 Pool* the_pool() {
   static const bool made = [] {
     forget();
+#if !defined(_WIN32)  // which has no forks
     pthread_atfork(nullptr, nullptr, forget);
+#endif
     return true;
   }();
   (void)made;

@@ -259,15 +259,17 @@ bool pooled(Check& c, int rank, bool average) {
   const int x = average ? 1 : 2;
   const bool right = average ? c.operands(1, 2) && c.dtype(1, kWideFloats | only(DType::kInt64))
                              : c.operands(2, 3, 0b010) && c.dtype(2, kTypes);
-  if (!right || !c.same_dtype(0, x) || !c.rank(x, rank) || !c.same_leading(0, x, rank)) return false;
+  if (!right || !c.same_dtype(0, x) || !c.rank(x, rank) || !c.same_leading(0, x, rank))
+    return false;
   if (!c.both_packed(0, x)) return false;
   return average || !c[1] || (c.dtype(1, only(DType::kInt64)) && c.same_shape(1, 0) && c.packed(1));
 }
 
 // How many windows an axis may have: as the size of a result follows from settings.
 bool windows_fit(Check& c, const Axis& axis) {
-  const bool sane = axis.kernel >= 1 && axis.stride >= 1 && axis.padding >= 0 && axis.dilation >= 1 &&
-                    std::max({axis.kernel, axis.stride, axis.padding, axis.dilation}) <= kMostSetting;
+  const bool sane =
+      axis.kernel >= 1 && axis.stride >= 1 && axis.padding >= 0 && axis.dilation >= 1 &&
+      std::max({axis.kernel, axis.stride, axis.padding, axis.dilation}) <= kMostSetting;
   if (!c.holds(sane, "settings of a window", axis.kernel, axis.stride)) return false;
   const int64_t room = axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1;
   const int64_t most = room < 0 ? 0 : ceil_div(room, axis.stride) + 1;

@@ -4,7 +4,7 @@
 namespace kvc {
 
 // Names of those that this library has been compiled for and that this processor has,
-// least first, each with a space after it.
+// least first, each with a space after it; none where it was compiled for others alone.
 const char* processors();
 
 // Makes kernels use one of them from now on; false where it is none of them.

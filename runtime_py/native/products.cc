@@ -209,19 +209,22 @@ bool matmul(const Step& step, const Context& context) {
 
 // out [.., columns] of x [.., depth].
 bool of_rows(Check& c, int64_t columns, int64_t depth) {
-  return c.rank(1, 1) && c.same_leading(0, 1, 1) && c.packed(0) && c.size(0, -1, columns) && c.size(1, -1, depth);
+  return c.rank(1, 1) && c.same_leading(0, 1, 1) && c.packed(0) && c.size(0, -1, columns) &&
+         c.size(1, -1, depth);
 }
 
 bool multiplied(Check& c) {
-  return c.operands(1, 4, 0b1000) && c.dtype(0, kTypes | only(DType::kBFloat16)) && c.same_dtype(1, 0) &&
-         c.same_dtype(2, 0) && c.rank(2, 2, 2) && of_rows(c, c[2].dims[0], c[2].dims[1]) &&
+  return c.operands(1, 4, 0b1000) && c.dtype(0, kTypes | only(DType::kBFloat16)) &&
+         c.same_dtype(1, 0) && c.same_dtype(2, 0) && c.rank(2, 2, 2) &&
+         of_rows(c, c[2].dims[0], c[2].dims[1]) &&
          c.vector_or_none(3, c[2].dims[0], only(c[0].dtype));
 }
 
 bool multiplied_by_int8(Check& c) {
-  return c.operands(1, 5, 0b10000) && c.dtype(0, kFloat) && c.dtype(1, kFloat) && c.dtype(2, only(DType::kInt8)) &&
-         c.rank(2, 2, 2) && c.packed(2) && of_rows(c, c[2].dims[0], c[2].dims[1]) &&
-         c.vector_or_none(3, c[2].dims[0], kFloat) && c.vector_or_none(4, c[2].dims[0], kFloat);
+  return c.operands(1, 5, 0b10000) && c.dtype(0, kFloat) && c.dtype(1, kFloat) &&
+         c.dtype(2, only(DType::kInt8)) && c.rank(2, 2, 2) && c.packed(2) &&
+         of_rows(c, c[2].dims[0], c[2].dims[1]) && c.vector_or_none(3, c[2].dims[0], kFloat) &&
+         c.vector_or_none(4, c[2].dims[0], kFloat);
 }
 
 bool matrices(Check& c) { return c.operands(1, 3) && matrices_multiplied(c, 0, 1, 2); }
@@ -230,7 +233,8 @@ bool matrices(Check& c) { return c.operands(1, 3) && matrices_multiplied(c, 0, 1
 
 bool matrices_multiplied(Check& c, int out, int a, int b) {
   const Tensor &made = c[out], &left = c[a], &right = c[b];
-  const bool typed = c.dtype(out, kTypes) && c.same_dtype(a, out) && c.same_dtype(b, out) && c.rank(a, 1) && c.rank(b, 1);
+  const bool typed = c.dtype(out, kTypes) && c.same_dtype(a, out) && c.same_dtype(b, out) &&
+                     c.rank(a, 1) && c.rank(b, 1);
   const int rows = left.rank > 1 ? 1 : 0, columns = right.rank > 1 ? 1 : 0;
   if (!typed || !c.rank(out, rows + columns, kMaxRank - 2 + rows + columns)) return false;
   Tensor batch = made, lefts = left, rights = right;

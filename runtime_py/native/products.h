@@ -204,14 +204,25 @@ struct ProductKernels {
   ConvolutionKernels convolution;
 };
 
-// The instruction sets that GCC can make, 12 or later, and others cannot.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KVC_HAS_AVX2_AND_VNNI 1
-#elif defined(__aarch64__) && defined(__ARM_NEON)
-#define KVC_HAS_NEON 1
-#if defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
-#define KVC_HAS_NEON_DOT 1
+// The instruction sets that are compiled here: all that there are for this processor, or those
+// that the build names (KVC_WITH_ALL=0 and KVC_WITH_AVX2=1, say).
+#if !defined(KVC_WITH_ALL)
+#define KVC_WITH_ALL 1
 #endif
+#if KVC_WITH_ALL || defined(KVC_WITH_PORTABLE)
+#define KVC_HAS_PORTABLE 1
+#endif
+#if defined(__x86_64__) && (KVC_WITH_ALL || defined(KVC_WITH_AVX2))
+#define KVC_HAS_AVX2 1
+#endif
+#if defined(__x86_64__) && (KVC_WITH_ALL || defined(KVC_WITH_AVX512_VNNI))
+#define KVC_HAS_VNNI 1
+#endif
+#if defined(__aarch64__) && (KVC_WITH_ALL || defined(KVC_WITH_NEON))
+#define KVC_HAS_NEON 1
+#endif
+#if defined(__aarch64__) && (KVC_WITH_ALL || defined(KVC_WITH_NEON_DOT))
+#define KVC_HAS_NEON_DOT 1
 #endif
 
 // Into the loop that keeps sums in registers, however many statements there are.

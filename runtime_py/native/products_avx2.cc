@@ -1,6 +1,6 @@
 #include "products.h"
 
-#if defined(KVC_HAS_AVX2_AND_VNNI)
+#if defined(KVC_HAS_AVX2)
 #include <immintrin.h>
 
 #include <cmath>
@@ -10,7 +10,11 @@
 // What this file is compiled for; the macros of compilers (__AVX2__) do not follow a
 // pragma in C++. The headers of the system come before: an inline function of theirs that
 // is compiled for AVX2 might be linked for all other files.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
 #pragma GCC target("avx2,fma,f16c")
+#endif
 #define KVC_AVX2 1
 #include "vector_math.h"
 
@@ -27,4 +31,7 @@ namespace {
 const ProductKernels kAvx2Products = avx2::kKernels;
 
 }  // namespace kvc
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 #endif

@@ -8,7 +8,11 @@
 #include <utility>
 
 // As in products_avx2.cc.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("arch=armv8.2-a+dotprod"))), apply_to = function)
+#else
 #pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
 #define KVC_NEON 1
 #define KVC_NEON_DOT 1
 #include "vector_math.h"
@@ -26,4 +30,7 @@ namespace {
 const ProductKernels kNeonDotProducts = neon_dot::kKernels;
 
 }  // namespace kvc
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 #endif

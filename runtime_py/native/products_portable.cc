@@ -1,7 +1,9 @@
+#include "products.h"
+
+#if defined(KVC_HAS_PORTABLE)
 #include <cstring>
 #include <utility>
 
-#include "products.h"
 #include "vector_math.h"
 
 namespace kvc {
@@ -17,3 +19,4 @@ namespace {
 const ProductKernels kPortableProducts = portable::kKernels;
 
 }  // namespace kvc
+#endif

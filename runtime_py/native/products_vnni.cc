@@ -1,6 +1,6 @@
 #include "products.h"
 
-#if defined(KVC_HAS_AVX2_AND_VNNI)
+#if defined(KVC_HAS_VNNI)
 // Of its own functions gcc 12 says that they use what has no value (its bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -15,7 +15,11 @@
 
 // As in products_avx2.cc; tools/dev/emulate.sh compiles this for AVX2 alone.
 #if !defined(KVC_EMULATED)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c"))), apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")
+#endif
 #endif
 #define KVC_AVX2 1
 #define KVC_AVX512 1
@@ -34,4 +38,7 @@ namespace {
 const ProductKernels kVnniProducts = vnni::kKernels;
 
 }  // namespace kvc
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 #endif

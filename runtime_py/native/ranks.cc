@@ -37,7 +37,10 @@ struct Ranked {
   int64_t read, written;  // strides along a row
 
   Ranked(const Step& step, const int64_t* axes)
-      : values(step.tensors[0]), indices(step.tensors[1]), x(step.tensors[2]), from(x, axes),
+      : values(step.tensors[0]),
+        indices(step.tensors[1]),
+        x(step.tensors[2]),
+        from(x, axes),
         to(values.rank == x.rank ? values : x, axes) {
     read = from.gone_rank != 0 ? from.gone_strides[0] : 0;
     written = to.gone_rank != 0 ? to.gone_strides[0] : 0;
@@ -214,8 +217,8 @@ bool kthvalue(const Step& step, const Context& context) {
 }
 
 bool ranked(Check& c) {
-  return c.operands(2, 3) && c.dtype(2, kTypes) && c.same_dtype(0, 2) && c.dtype(1, only(DType::kInt64)) &&
-         c.packed(0) && c.packed(1);
+  return c.operands(2, 3) && c.dtype(2, kTypes) && c.same_dtype(0, 2) &&
+         c.dtype(1, only(DType::kInt64)) && c.packed(0) && c.packed(1);
 }
 // Results have the first `count` elements of each row.
 bool first_of_rows(Check& c, int64_t at, int64_t count) {
@@ -223,9 +226,11 @@ bool first_of_rows(Check& c, int64_t at, int64_t count) {
   if (!ranked(c) || !c.axis(at, c[2].rank, &axis) || !c.same_shape(0, 1)) return false;
   Tensor part = c[2];
   const int64_t size = part.rank != 0 ? part.dims[axis] : 1;
-  if (!c.holds(count >= 0 && count <= size, "more elements than a row has", count, size)) return false;
+  if (!c.holds(count >= 0 && count <= size, "more elements than a row has", count, size))
+    return false;
   part.dims[axis] = part.rank != 0 ? count : 0;
-  const bool same = c[0].rank == part.rank && std::equal(part.dims, part.dims + part.rank, c[0].dims);
+  const bool same =
+      c[0].rank == part.rank && std::equal(part.dims, part.dims + part.rank, c[0].dims);
   return c.holds(same, "shape of a result");
 }
 bool first_ones(Check& c) { return c.settings(3) && first_of_rows(c, 1, c.integer(0)); }

@@ -100,7 +100,8 @@ bool truth_along(Check& c) { return truths(c) && c.settings(1) && reduced_along(
 bool truth_of_whole(Check& c) { return truths(c) && reduced_whole(c, c[1], 1); }
 
 bool placed(Check& c) {
-  const bool right = c.operands(1, 2) && c.settings(1) && c.dtype(1, kTypes) && c.dtype(0, only(DType::kInt64));
+  const bool right =
+      c.operands(1, 2) && c.settings(1) && c.dtype(1, kTypes) && c.dtype(0, only(DType::kInt64));
   if (!right) return false;
   return c.integer(0) == kAbsent ? reduced_whole(c, c[1], 1) : reduced_along(c, c[1], 0, 1);
 }

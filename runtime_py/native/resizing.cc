@@ -290,12 +290,14 @@ bool smooth(const Step& step, const Context& context) {
 bool scaled_by(Check& c, int64_t at) {
   constexpr double kLeast = 0x1p-20, kMost = 0x1p20;
   const double factor = c.number(at);
-  return c.holds(!(factor > 0) || (factor >= kLeast && factor <= kMost), "a factor out of range", at);
+  return c.holds(!(factor > 0) || (factor >= kLeast && factor <= kMost), "a factor out of range",
+                 at);
 }
 
 bool resized(Check& c, DTypes dtypes) {
-  const bool right = c.operands(1, 2) && c.settings(0, 2) && c.dtype(1, dtypes) && c.same_dtype(0, 1) && c.rank(1, 2) &&
-                     c.same_leading(0, 1, 2) && c.both_packed(0, 1) && scaled_by(c, 0) && scaled_by(c, 1);
+  const bool right = c.operands(1, 2) && c.settings(0, 2) && c.dtype(1, dtypes) &&
+                     c.same_dtype(0, 1) && c.rank(1, 2) && c.same_leading(0, 1, 2) &&
+                     c.both_packed(0, 1) && scaled_by(c, 0) && scaled_by(c, 1);
   if (!right) return false;
   for (int axis = -2; axis < 0; ++axis) {
     const int64_t product = bounded_product(c[0].dim(axis), c[1].dim(axis));

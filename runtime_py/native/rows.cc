@@ -196,9 +196,9 @@ bool softmax(const Step& step, const Context& context) {
 // x and the result are whole rows of the last axes, whose number and sizes are integers.
 bool normed(Check& c, int weights) {
   int64_t at = 0;
-  const bool right = c.operands(1, 2 + weights, weights == 1 ? 0b100 : 0b1100) && c.settings(1, 1) &&
-                     c.dtype(1, kWideFloats) && c.alike(0, 1) && c.both_packed(0, 1) &&
-                     c.list(&at, 0, c[1].rank);
+  const bool right = c.operands(1, 2 + weights, weights == 1 ? 0b100 : 0b1100) &&
+                     c.settings(1, 1) && c.dtype(1, kWideFloats) && c.alike(0, 1) &&
+                     c.both_packed(0, 1) && c.list(&at, 0, c[1].rank);
   if (!right) return false;
   int64_t width = 1;
   for (int64_t i = 1; i < at; ++i) {

@@ -192,11 +192,12 @@ bool grid_sampler(const Step& step, const Context& context) {
 // x [batch, channels, ..] at the points of a grid [batch, .., axes].
 template <int kRank>
 bool sampled(Check& c) {
-  const bool right = c.operands(1, 3) && c.settings(3) && c.dtype(1, kWideFloats) && c.same_dtype(0, 1) &&
-                     c.same_dtype(2, 1) && c.rank(0, kRank + 2, kRank + 2) && c.same_leading(1, 0, kRank) &&
-                     c.packed(0) && c.both_packed(1, 2) && c.rank(2, kRank + 2, kRank + 2) &&
-                     c.size(2, 0, c[0].dims[0]) && c.size(2, -1, kRank) &&
-                     c.between(0, kLinear, kRank == 2 ? kCubic : kNearest) && c.between(1, kZeros, kReflection);
+  const bool right =
+      c.operands(1, 3) && c.settings(3) && c.dtype(1, kWideFloats) && c.same_dtype(0, 1) &&
+      c.same_dtype(2, 1) && c.rank(0, kRank + 2, kRank + 2) && c.same_leading(1, 0, kRank) &&
+      c.packed(0) && c.both_packed(1, 2) && c.rank(2, kRank + 2, kRank + 2) &&
+      c.size(2, 0, c[0].dims[0]) && c.size(2, -1, kRank) &&
+      c.between(0, kLinear, kRank == 2 ? kCubic : kNearest) && c.between(1, kZeros, kReflection);
   // Positions are floats, which have all integers up to this.
   constexpr int64_t kMostSize = int64_t{1} << 24;
   for (int i = 0; right && i < kRank; ++i) {

@@ -114,7 +114,8 @@ bool scanned(Check& c, int results, DTypes dtypes) {
   const int x = results;
   const bool right = c.operands(results, x + 1) && c.settings(1) && c.dtype(x, dtypes) &&
                      c.alike(0, x) && c.packed(0) && c.axis(0, c[x].rank);
-  return right && (results == 1 || (c.dtype(1, only(DType::kInt64)) && c.same_shape(1, x) && c.packed(1)));
+  return right &&
+         (results == 1 || (c.dtype(1, only(DType::kInt64)) && c.same_shape(1, x) && c.packed(1)));
 }
 template <DTypes kDTypes>
 bool accumulated(Check& c) {

@@ -155,26 +155,28 @@ bool distances(const Step& step, const Context& context) {
 
 // Places of x in rows of sorted numbers.
 bool searched(Check& c, int sorted, int x) {
-  const bool right = c.operands(1, 3) && c.settings(2) && c.dtype(x, kTypes) && c.same_dtype(sorted, x) &&
-                     c.dtype(0, kPlaces) && c.packed(0) && c.both_packed(sorted, x) && c.rank(sorted, 1) &&
-                     c.count(0, c[x].count());
+  const bool right = c.operands(1, 3) && c.settings(2) && c.dtype(x, kTypes) &&
+                     c.same_dtype(sorted, x) && c.dtype(0, kPlaces) && c.packed(0) &&
+                     c.both_packed(sorted, x) && c.rank(sorted, 1) && c.count(0, c[x].count());
   return right && (c[sorted].rank == 1 || c.same_leading(sorted, x, 1));
 }
 bool in_buckets(Check& c) { return searched(c, 2, 1); }
 bool in_sorted(Check& c) { return searched(c, 1, 2); }
 
 bool in_bags(Check& c) {
-  const bool right = c.operands(1, 5, 0b10000) && c.settings(3) && c.dtype(1, kWideFloats) && c.same_dtype(0, 1) &&
-                     c.rank(1, 2, 2) && c.rank(0, 2, 2) && c.packed(0) && c.size(0, 1, c[1].dims[1]) &&
-                     c.index(2) && c.index(3) && c.rank(3, 1, 1) &&
+  const bool right = c.operands(1, 5, 0b10000) && c.settings(3) && c.dtype(1, kWideFloats) &&
+                     c.same_dtype(0, 1) && c.rank(1, 2, 2) && c.rank(0, 2, 2) && c.packed(0) &&
+                     c.size(0, 1, c[1].dims[1]) && c.index(2) && c.index(3) && c.rank(3, 1, 1) &&
                      c.holds(c[0].dims[0] <= c[3].dims[0], "more bags than offsets", c[0].dims[0]);
   return right && (!c[4] || (c.same_dtype(4, 1) && c.rank(4, 1, 1) && c.size(4, 0, c[2].count())));
 }
 
 bool far_apart(Check& c) {
-  const bool right = c.operands(1, 3) && c.settings(0, 1) && c.dtype(0, kWideFloats) && c.same_dtype(1, 0) &&
-                     c.same_dtype(2, 0) && c.packed(0) && c.rank(0, 2) && c.rank(1, 2) && c.rank(2, 2);
-  return right && c.size(1, -2, c[0].dim(-2)) && c.size(2, -2, c[0].dim(-1)) && c.size(2, -1, c[1].dim(-1)) &&
+  const bool right = c.operands(1, 3) && c.settings(0, 1) && c.dtype(0, kWideFloats) &&
+                     c.same_dtype(1, 0) && c.same_dtype(2, 0) && c.packed(0) && c.rank(0, 2) &&
+                     c.rank(1, 2) && c.rank(2, 2);
+  return right && c.size(1, -2, c[0].dim(-2)) && c.size(2, -2, c[0].dim(-1)) &&
+         c.size(2, -1, c[1].dim(-1)) &&
          c.holds(batch_fits(c[1], c[0]) && batch_fits(c[2], c[0]), "shape of a batch");
 }
 

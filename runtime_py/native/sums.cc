@@ -206,7 +206,9 @@ bool along_axes(Check& c) {
   int64_t at = 0;
   return reduces(c, kDTypes) && reduced_along_axes(c, c[1], &at, 1);
 }
-bool along_one(Check& c) { return reduces(c, kNumbers) && c.settings(1) && reduced_along(c, c[1], 0, 1); }
+bool along_one(Check& c) {
+  return reduces(c, kNumbers) && c.settings(1) && reduced_along(c, c[1], 0, 1);
+}
 bool of_whole(Check& c) { return reduces(c, kNumbers) && reduced_whole(c, c[1], 1); }
 // The order comes before the axes.
 bool normed(Check& c) {

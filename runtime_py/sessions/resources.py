@@ -124,7 +124,7 @@ class Resources:
                     return None
                 if not all(map(library.has, bounds.kernels)):
                     return None
-                self._lists = ListBinder(bounds, library, settle_threads())
+                self._lists = ListBinder(self._path, bounds, library, settle_threads())
             return self._lists
 
     def backend(self, name: str) -> Delegate:

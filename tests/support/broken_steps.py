@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kvc.runtime.execution.executor import Frame, RunProgress
+from kvc.runtime.execution.list_frames import ListFrame
+from kvc.schema.errors import KernelFailed
 
 Function = Callable[..., None]
 
@@ -52,7 +54,8 @@ def broken_step(
 
 @contextmanager
 def broken_run(number: int, share: float) -> Iterator[None]:
-    run, numbers = Frame.run, itertools.count()
+    """Make a run fail when this share of its steps is done; a bound list at its end."""
+    run, numbers, run_list = Frame.run, itertools.count(), ListFrame.run
 
     def broken(self: Frame, progress: RunProgress | None = None) -> None:
         if next(numbers) != number:
@@ -61,6 +64,13 @@ def broken_run(number: int, share: float) -> Iterator[None]:
         with broken_step(int(share * len(self.steps)), after=True):
             run(self, progress)
 
+    def broken_list(self: ListFrame, progress: RunProgress) -> None:
+        run_list(self, progress)
+        if next(numbers) == number:
+            facts = {"method": "", "index": 0, "op": "", "place": ""}
+            raise KernelFailed(**facts, reason="broken")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Frame, "run", broken)
+        patch.setattr(ListFrame, "run", broken_list)
         yield

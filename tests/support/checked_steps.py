@@ -1,4 +1,4 @@
-"""Check all native steps that are bound while a test runs, as those of a file would be."""
+"""Check native steps that are bound while a test runs, as those of a file would be."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,23 +10,13 @@ from kvc.runtime.native import NativeCall, NativePartition, Steps
 from kvc.runtime.native.checks import Breach, find_breach
 from kvc.schema.dtypes import DType
 
-# `Tensor` in tensor.h.
-TENSOR = np.dtype(
-    [
-        ("data", np.uint64),
-        ("dtype", np.int32),
-        ("rank", np.int32),
-        ("dims", np.int64, 8),
-        ("strides", np.int64, 8),
-    ]
-)
 NEVER = "a kernel that no file may ask for"
 
 
 def operands_of(steps: Steps) -> np.ndarray:
     """Return the operands of all steps, of the dtype `TENSOR`."""
     steps.settle()
-    return steps._memory[0].view(TENSOR)
+    return steps._memory[0]
 
 
 def extent(operand: np.void) -> tuple[int, int]:

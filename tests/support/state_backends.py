@@ -2,7 +2,8 @@
 
 With a backend, the model is compiled by the recipe fp32, and the backend takes
 partitions of the result. With a recipe, the model is compiled by that recipe, as a user
-would do it.
+would do it; with cpu_fp32 its methods run from bound lists, as `kvc compile` stores
+them.
 """
 
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from greedy_backends import ByReference, Greedy, Partitions
 from lowered_device import Lowered, LoweredDelegate
 from opaque_backend import Opaque, OpaqueDelegate
 
-from kvc.compiler import pipeline
+from kvc.compiler import Bundle, pipeline
 from kvc.compiler.backends import Backend, Partition
 from kvc.compiler.backends.mlx import Mlx
+from kvc.compiler.emit.bundle import SaveReport
 from kvc.compiler.lower.lowering import Lowering, Parts
 from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
+from kvc.runtime.bound_lists import bind_program
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.calibration import Range
 from kvc.schema.dtypes import DType
@@ -37,6 +40,7 @@ RECIPES = (
     *("qnn_fp16", "qnn_a16w8", "coreai_fp32", "coreai_fp16", "coreml_fp16"),
 )
 FIXED = RECIPES[3:]  # shapes
+LISTED = RECIPES[0]  # runs from bound lists
 # Their order chooses which tests run daily in which way.
 WAYS = ("greedy", "partitions", "opaque", *RECIPES, "mlx", "lowered")
 # What the backend `cpu` leaves to torch, by why: control flow needs to know where it
@@ -109,6 +113,7 @@ def compiling_with(name: str) -> Iterator[None]:
             own = Mlx if name == "mlx" else BACKENDS[name][0]
             return _found(recipe) or (own({}),)
 
+        patch.setattr(Bundle, "save", _save_listed if name == LISTED else _save)
         if name in RECIPES:
             patch.setattr(pipeline, "load_recipes", other_recipes)
             patch.setattr(pipeline, "emit_program", _emit_natively)
@@ -125,6 +130,15 @@ def compiling_with(name: str) -> Iterator[None]:
         for other, (_, delegate) in BACKENDS.items():
             patch.setitem(DELEGATES, other, delegate)
         yield
+
+
+_save = Bundle.save
+
+
+def _save_listed(bundle: Bundle, *arguments: object, **named: object) -> SaveReport:
+    """Save a bundle with the bound lists of those methods that can have them."""
+    bounds, _ = bind_program(bundle.program)
+    return _save(bundle.with_bounds(bounds), *arguments, **named)
 
 
 def _emit_natively(*arguments: object, **named: object) -> Program:

@@ -1,14 +1,14 @@
 """Steps of all kernels, as the backend binds them, to be mutated."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import numpy as np
 import torch
-from checked_steps import TENSOR, extent, operands_of
+from checked_steps import bytes_at, extent, operands_of
 from native_calls import native_graph
-from op_cases import CASES
+from op_cases import CASES, Case
+from torch import Tensor
 
 from kvc.runtime.delegates.cpu.binding import bind_steps
 from kvc.runtime.memory.arenas import Arena
@@ -36,10 +36,14 @@ class Sample:
     numbers: tuple[float, ...]
 
 
-def samples() -> list[Sample]:
-    """Return samples of all kernels that a file may ask for."""
+def samples(most: int = 1 << 20) -> list[Sample]:
+    """Return samples of all kernels that a file may ask for.
+
+    Args:
+        most: the number of an operator's cases of which samples are made, at most.
+    """
     found: dict[str, dict[object, Sample]] = {}
-    for steps in (*_of_cases(), _by_hand()):
+    for steps in (*_of_cases(most), _by_hand()):
         for one in _read(steps):
             dims = one.operands["dims"].tobytes(), one.operands["strides"].tobytes()
             key = dims, one.operands["dtype"].tobytes(), one.integers
@@ -50,8 +54,12 @@ def samples() -> list[Sample]:
 
 
 def _read(steps: Steps) -> Iterable[Sample]:
-    names = {number: name for name, number in steps.library._kernels.items()}
-    encoded, counts, operands = steps.settle(), steps.counts(), operands_of(steps)
+    names = steps.library.names()
+    encoded, counts, operands = (
+        steps.settle(),
+        steps.setting_counts(),
+        operands_of(steps),
+    )
     _, integers, numbers = steps._memory
     first = np.cumsum([[0, 0], *counts.tolist()], axis=0)
     at = 0
@@ -72,49 +80,48 @@ def _read(steps: Steps) -> Iterable[Sample]:
 
 
 def _bytes_of(operand: np.void) -> bytes | None:
-    from checked_steps import bytes_at
-
     begin, end = extent(operand)
     if begin == 0:
         return None
     return bytes(bytes_at(begin, end - begin)) if end > begin else b""
 
 
-def _of_cases() -> Iterable[Steps]:
-    kept: list[Steps] = []
-    settle = Steps.settle
-
-    def record(steps: Steps) -> Array:
-        if not any(one is steps for one in kept):
-            kept.append(steps)
-        return settle(steps)
-
+def _of_cases(most: int) -> Iterable[Steps]:
+    of_op: dict[str, list[Case]] = {}
     for case in CASES:
-        for given in (case, case.strided()) if case.op != "aten::view" else ():
+        if case.op != "aten::view":
+            of_op.setdefault(case.op, []).append(case)
+    for cases in of_op.values():
+        taken, step = 0, -(-len(cases) // most)
+        spread = [case for first in range(step) for case in cases[first::step]]
+        for case in spread:
+            if taken == most:
+                break
             with torch.inference_mode():
                 expected = case.eager()
-            built = native_graph(given, expected)
-            if built is None:
-                continue
-            graph, tensors = built
-            outs = [tensor_as_array(torch.empty_like(one)) for one in expected]
-            kept.clear()
-            with patch.object(Steps, "settle", record):
-                inputs = [tensor_as_array(tensors[value]) for value in graph.inputs]
-                call = bind_steps(
-                    "test",
-                    Block(graph, ()),
-                    {},
-                    inputs,
-                    outs,
-                    Arena(graph.scratch_nbytes),
-                    lambda name, t=tensors: np.ascontiguousarray(
-                        tensor_as_array(t[name])
-                    ),
-                    find_library(),
-                    1,
-                )
-            yield from [partition.steps for partition in call.partitions]
+            bound = _bound(case, expected)
+            taken += bool(bound)
+            yield from (*bound, *_bound(case.strided(), expected))
+
+
+def _bound(case: Case, expected: Sequence[Tensor]) -> list[Steps]:
+    """Return the steps of a case; none if the backend refuses it."""
+    built = native_graph(case, expected)
+    if built is None:
+        return []
+    graph, tensors = built
+    call = bind_steps(
+        "test",
+        Block(graph, ()),
+        {},
+        [tensor_as_array(tensors[value]) for value in graph.inputs],
+        [tensor_as_array(torch.empty_like(one)) for one in expected],
+        Arena(graph.scratch_nbytes),
+        lambda name: np.ascontiguousarray(tensor_as_array(tensors[name])),
+        find_library(),
+        1,
+    )
+    return [partition.steps for partition in call.partitions]
 
 
 def _by_hand() -> Steps:

@@ -66,7 +66,7 @@ class VerifyReport:
 def verify(
     files: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check all of each FILE: structure, types, memory plan, digests.
+    """Check all of each FILE: structure, types, memory plan, bound lists, digests.
 
     FILE is a bundle (.kvc), which is checked together with its data files, or a data
     file (.kvd).
@@ -95,6 +95,7 @@ def _checked(file: str, data_folders: tuple[str, ...], as_json: bool) -> VerifyR
     start = time.perf_counter()
     try:
         verified = verify_file(file, data_folders)
+        unknown = _check_lists(file, verified)
     except KvcError as error:
         tell(error)
         ok = None if isinstance(error, _NO_ANSWER) else False
@@ -102,9 +103,20 @@ def _checked(file: str, data_folders: tuple[str, ...], as_json: bool) -> VerifyR
     seconds = time.perf_counter() - start
     if not as_json:
         click.echo(_line(file, verified, seconds))
+        if unknown:
+            click.echo(f"  its bound lists were not compared: {unknown}")
     files = tuple(VerifiedFile(*each) for each in verified.files)
     nbytes = sum(each.nbytes for each in files)
     return VerifyReport(file, True, None, None, nbytes, verified.digest, files, seconds)
+
+
+def _check_lists(file: str, verified: "Verified") -> str:
+    """Compare bound lists with the graphs; return why this was impossible, or ""."""
+    if verified.program is None or verified.program.bounds is None:
+        return ""
+    from kvc.runtime.bound_lists import check_lists
+
+    return check_lists(file, verified.program)
 
 
 def _line(path: str, verified: "Verified", seconds: float) -> str:
@@ -113,6 +125,8 @@ def _line(path: str, verified: "Verified", seconds: float) -> str:
     if program is not None:
         methods, states = len(program.methods), len(program.states)
         counts = [plural(methods, "method"), plural(states, "state"), *counts]
+        if program.bounds is not None:
+            counts.insert(1, plural(len(program.bounds.lists), "bound list"))
     names = [path, *(Path(other).name for other, _ in verified.files[1:])]
     whole = " and ".join(map(escape, names))
     speed = f"{seconds:.2f} s, {size(round(nbytes / seconds))}/s"

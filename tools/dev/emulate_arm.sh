@@ -2,7 +2,7 @@
 # Compiles the native kernels for aarch64, runs kvc there under qemu with numpy alone, and
 # compares with what this machine computes: with sdot, without, and in plain C++.
 #   tools/dev/emulate_arm.sh FOLDER      which keeps a Python for aarch64, 140 MB, to be reused
-# Needs Debian's g++-aarch64-linux-gnu and qemu-user-static, and its package mirror once.
+# Needs CMake, Debian's g++-aarch64-linux-gnu and qemu-user-static, and its package mirror once.
 # Says nothing of speed.
 set -euo pipefail
 mkdir -p "$1"
@@ -33,9 +33,8 @@ cp -r schema recipes "$folder/tree/kvc"
 cp -r runtime_py "$folder/tree/kvc/runtime"
 native=$folder/tree/kvc/runtime/native
 rm -f "$native"/*.so
-aarch64-linux-gnu-g++ -std=c++17 -O3 -fPIC -shared -fwrapv -fvisibility=hidden \
-  -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-psabi \
-  -o "$native/_kernels.abi3.so" runtime_py/native/*.cc -pthread
+"$python" tools/dev/build_library.py --target aarch64-linux --output "$folder/library"
+cp -L "$folder/library/lib/libkvc.so" "$native/_kernels.abi3.so"
 
 "$python" tools/dev/replay.py record "$folder/recorded"
 export PYTHONHOME=$folder/system/usr PYTHONPATH=$folder/tree:$folder/site

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of the native kernels with AddressSanitizer and UndefinedBehaviorSanitizer.
+# Then runs mutated steps that the checker accepts, as many as KVC_MUTATIONS says.
 # Needs g++ and its sanitizers; takes some minutes. The library is put back afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -14,5 +15,7 @@ g++ -std=c++17 -O1 -g -fPIC -shared -fsanitize=address,undefined -fno-sanitize-r
   -fwrapv -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi \
   -o "$library" runtime_py/native/*.cc -pthread
 preload=$(for name in libasan libubsan libstdc++; do g++ -print-file-name="$name.so"; done)
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD=${preload//$'\n'/:}
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096 LD_PRELOAD=${preload//$'\n'/:}
 "$python" -m pytest -q tests/runtime_py/native tests/end_to_end/test_native.py "$@"
+cd tests/support
+"../../$python" mutated_runs.py 0 0 "${KVC_MUTATIONS:-40000}"

@@ -286,6 +286,10 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
             what = f"{method.name}: delegate payloads"
             left -= inside
             yield PartReport("program", what, len(payloads), inside)
+    if program.bounds is not None:
+        lists = nbytes - len(encode(replace(program, bounds=None)))
+        left -= lists
+        yield PartReport("program", "bound lists", len(program.bounds.lists), lists)
     what = "tables of names, blobs, states" + ("" if by_method else "; code")
     yield PartReport("program", what, 1, left)
 

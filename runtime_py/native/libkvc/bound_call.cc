@@ -66,7 +66,8 @@ void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
   steps_.resize(from.step_kernels()->size());
   for (uint32_t i = 0; i < steps_.size(); ++i) {
     const Run own = run_of(*from.operand_ends(), i);
-    steps_[i] = Step{kernels[from.step_kernels()->Get(i)], static_cast<int32_t>(own.end - own.begin),
+    const auto operands = static_cast<int32_t>(own.end - own.begin);
+    steps_[i] = Step{kernels[from.step_kernels()->Get(i)], operands,
                      tensors_.data() + own.begin,
                      integers_.data() + run_of(*from.integer_ends(), i).begin,
                      numbers_.data() + run_of(*from.number_ends(), i).begin};
@@ -111,8 +112,9 @@ void BoundCall::note_filled(uint32_t operand) {
   const auto region = static_cast<Region>(table_->operand_regions()->Get(operand));
   if (region != Region::kFilled) return;
   Tensor tensor;
-  const int64_t nbytes = describe(operand, &tensor), offset = value(table_->operand_offsets()->Get(operand));
-  if (offset < 0 || offset > kMostOwn * 8 || nbytes > kMostOwn * 8) refuse("an operand is too large");
+  const int64_t nbytes = describe(operand, &tensor), most = kMostOwn * 8;
+  const int64_t offset = value(table_->operand_offsets()->Get(operand));
+  if (offset < 0 || offset > most || nbytes > most) refuse("an operand is too large");
   const int64_t count = (offset + nbytes + 7) / 8;
   const uint32_t form = table_->operand_places()->Get(operand);
   for (Filled& one : filled_) {
@@ -138,7 +140,8 @@ int64_t BoundCall::describe(uint32_t operand, Tensor* tensor) const {
     const int64_t stride = value(table_->layout_strides()->Get(at));
     int64_t step = 0;
     bool fits = dim >= 0 && dim <= kMostElements && stride >= 0 && stride <= kMostElements;
-    fits = fits && multiply(std::max<int64_t>(dim - 1, 0), stride, &step) && add(reach, step, &reach);
+    fits = fits && multiply(std::max<int64_t>(dim - 1, 0), stride, &step);
+    fits = fits && add(reach, step, &reach);
     if (!fits || reach > kMostElements) refuse("an operand has impossible dims");
     tensor->dims[i] = dim;
     tensor->strides[i] = stride;

@@ -98,7 +98,8 @@ class Checker {
     const size_t symbols = program_.expressions.symbols.size();
     const size_t steps = list.step_kernels()->size();
     need(list.scratch_nbytes() <= kMostScratch, "a list needs too much memory");
-    need(list.lowers()->size() == symbols && list.uppers()->size() == symbols, "a size lacks bounds");
+    const bool all = list.lowers()->size() == symbols && list.uppers()->size() == symbols;
+    need(all, "a size lacks bounds");
     check_ids(*list.step_kernels(), table_.kernels()->size(), kWhere);
     check_runs(*list.operand_ends(), steps, list.operands()->size(), kWhere);
     check_runs(*list.integer_ends(), steps, list.integers()->size(), kWhere);
@@ -134,8 +135,10 @@ class Checker {
   uint32_t operands_;
 };
 
-// Kernels that call addresses: no file may ask for them.
-bool calls_addresses(const std::string& kernel) { return kernel == "call" || kernel == "ask"; }
+// Kernels that call addresses: no file may ask for them. A name ends where C sees its end.
+bool calls_addresses(const char* kernel) {
+  return std::strcmp(kernel, "call") == 0 || std::strcmp(kernel, "ask") == 0;
+}
 
 }  // namespace
 
@@ -149,7 +152,8 @@ BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
   for (const auto* name : *table.kernels()) {
     const std::string kernel = text_in(name);
     found.kernels.push_back(kvc_kernel(kernel.c_str()));
-    need(!own || (found.kernels.back() >= 0 && !calls_addresses(kernel)), "an unknown kernel");
+    const bool known = found.kernels.back() >= 0 && !calls_addresses(kernel.c_str());
+    need(!own || known, "an unknown kernel");
   }
   for (const auto* list : *table.lists()) {
     found.lists.push_back({list, static_cast<int>(list->method()), list->scratch_nbytes()});

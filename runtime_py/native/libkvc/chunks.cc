@@ -47,7 +47,8 @@ std::vector<Chunk> cut_evenly(int64_t count, const ChunkSizes& sizes) {
   const int64_t steps = left / sizes.step;
   std::vector<Chunk> found;
   for (int64_t i = 0; i < calls; ++i) {
-    found.push_back({sizes.method, sizes.least + sizes.step * (steps / calls + (i < steps % calls))});
+    const int64_t own = steps / calls + (i < steps % calls);
+    found.push_back({sizes.method, sizes.least + sizes.step * own});
   }
   return found;
 }

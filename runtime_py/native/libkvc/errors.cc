@@ -1,3 +1,6 @@
+#if defined(__MINGW32__)
+#define __USE_MINGW_ANSI_STDIO 1  // its printf knows all conversions of C99
+#endif
 #include "errors.h"
 
 #include <cstdarg>

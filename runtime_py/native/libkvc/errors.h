@@ -7,6 +7,13 @@
 
 #include "kvc.h"
 
+// How printf's texts are checked; MinGW has a printf of its own beside that of Windows.
+#if defined(__MINGW32__)
+#define KVC_PRINTF(text, first) gnu::format(gnu_printf, text, first)
+#else
+#define KVC_PRINTF(text, first) gnu::format(printf, text, first)
+#endif
+
 namespace kvc::lib {
 
 struct Error {
@@ -15,9 +22,9 @@ struct Error {
 };
 
 // Throws an error; the text is as of printf.
-[[noreturn, gnu::format(printf, 2, 3)]] void fail(kvc_code code, const char* format, ...);
+[[noreturn, KVC_PRINTF(2, 3)]] void fail(kvc_code code, const char* format, ...);
 // The text that printf makes.
-[[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
+[[KVC_PRINTF(1, 2)]] std::string text_of(const char* format, ...);
 
 // A name from a file as it is shown: at most 64 bytes, without control characters.
 std::string shown(const std::string& name);

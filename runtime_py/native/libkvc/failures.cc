@@ -15,8 +15,8 @@ void refuse_step(const std::string& method, const Failure& failure) {
       fail(KVC_INDEX_OUT_OF_RANGE, "%s: the index %lld is outside of 0..%lld", at, fact(0),
            fact(1) - 1);
     case Fault::kCacheOverflow:
-      fail(KVC_CACHE_OVERFLOW, "%s: the cache is full: row %lld holds %lld tokens, %lld more do not "
-           "fit into %lld", at, fact(0), fact(1), fact(2), fact(3));
+      fail(KVC_CACHE_OVERFLOW, "%s: the cache is full: row %lld holds %lld tokens, %lld more do "
+           "not fit into %lld", at, fact(0), fact(1), fact(2), fact(3));
     case Fault::kRowLengthOutOfRange:
       fail(KVC_INPUT_MISMATCH, "%s: row %lld has %lld tokens, expected 0 to %lld", at, fact(0),
            fact(1), fact(2));

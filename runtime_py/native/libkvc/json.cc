@@ -125,8 +125,9 @@ class Reader {
     }
     const std::string text(first, next_);
     found->number = std::strtod(text.c_str(), nullptr);
-    found->kind = fraction || text.size() > 19 ? Json::Kind::kNumber : Json::Kind::kInteger;
-    if (found->kind == Json::Kind::kInteger) found->integer = std::strtoll(text.c_str(), nullptr, 10);
+    const bool whole_number = !fraction && text.size() <= 19;
+    found->kind = whole_number ? Json::Kind::kInteger : Json::Kind::kNumber;
+    if (whole_number) found->integer = std::strtoll(text.c_str(), nullptr, 10);
     return true;
   }
 

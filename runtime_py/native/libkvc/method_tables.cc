@@ -82,8 +82,8 @@ class MethodReader {
     if (table.lengths().has_value()) {
       require(*table.lengths() < made_.inputs.size(), kWhere, "row lengths of no input");
       const Type& type = made_.inputs[*table.lengths()].type;
-      const bool fits = type.dims.size() == 1 && (type.dtype == KVC_INT64 || type.dtype == KVC_BOOL);
-      require(fits && counted, kWhere, "row lengths of another type");
+      const bool fits = type.dtype == KVC_INT64 || type.dtype == KVC_BOOL;
+      require(fits && counted && type.dims.size() == 1, kWhere, "row lengths of another type");
       advance.lengths = static_cast<int>(*table.lengths());
     }
     made_.advances.push_back(advance);

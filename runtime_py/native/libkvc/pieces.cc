@@ -94,7 +94,8 @@ int64_t Caller::excess_of_rows(const MethodEntry& entry, const Inputs& inputs,
     least = std::min(least, length_at(lengths, row));
   }
   const bool prefill = tokens && entry.method->role == "prefill";
-  const bool far = prefill && seq > bundle_.program().expressions.bounds(tokens_of(entry).dims[1]).second;
+  const Expressions& expressions = bundle_.program().expressions;
+  const bool far = prefill && seq > expressions.bounds(tokens_of(entry).dims[1]).second;
   const bool fits = count > 0 && count <= seq && least >= 0;
   return fits && (count > longest || far) ? count : 0;
 }
@@ -194,7 +195,9 @@ void Caller::run_together(const std::vector<Chunk>& pieces, const Inputs& inputs
     known.push_back(memory_.known_position(static_cast<int>(i), &starts[i]));
   }
   std::vector<std::vector<Rows>> ends;
-  for (size_t i = 0; i < memory_.count(); ++i) ends.push_back(memory_.kind(static_cast<int>(i)).ends);
+  for (size_t i = 0; i < memory_.count(); ++i) {
+    ends.push_back(memory_.kind(static_cast<int>(i)).ends);
+  }
   std::vector<const StateWrites*> chosen(memory_.count(), nullptr);
   for (const Chunk& piece : pieces) {
     for (const StateWrites& one : bundle_.entries()[static_cast<size_t>(piece.method)].writes) {
@@ -259,7 +262,10 @@ void Caller::find_stepping() {
 
 const float* Caller::step(const int64_t* tokens, int64_t count, int64_t* vocabulary) {
   if (!stepping_found_) find_stepping();
-  if (count < 1) fail(KVC_BAD_ARGUMENT, "expected one token or more, found %lld", static_cast<long long>(count));
+  if (count < 1) {
+    fail(KVC_BAD_ARGUMENT, "expected one token or more, found %lld",
+         static_cast<long long>(count));
+  }
   if (decode_ < 0 && prefills_.empty()) {
     fail(KVC_UNKNOWN_NAME, "the bundle has no method of the roles prefill and decode that takes "
          "tokens alone");

@@ -80,8 +80,10 @@ void read_names(const stored::Names& table, const Pool& pool, Program* program) 
     }
     const uint64_t held = program->blobs[named.blob].nbytes;
     const bool plain = named.format == "plain" || named.format == "file";
-    require(!plain || held == static_cast<uint64_t>(nbytes), "named data", "a blob is of another size");
-    require(named.format != "slot" || nbytes < int64_t{1} << 40, "named data", "a slot is too large");
+    const bool whole = !plain || held == static_cast<uint64_t>(nbytes);
+    require(whole, "named data", "a blob is of another size");
+    const bool small = named.format != "slot" || nbytes < int64_t{1} << 40;
+    require(small, "named data", "a slot is too large");
     program->names.push_back(std::move(named));
   }
 }

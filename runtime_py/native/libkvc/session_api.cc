@@ -79,7 +79,8 @@ kvc_code kvc_session_open(kvc_bundle* bundle, const kvc_size* sizes, int32_t cou
       need(sizes[i].symbol, "the name of a size");
       const int symbol = program.find_symbol(sizes[i].symbol);
       if (symbol < 0) {
-        fail(KVC_UNKNOWN_NAME, "the bundle has no size %s", kvc::lib::shown(sizes[i].symbol).c_str());
+        fail(KVC_UNKNOWN_NAME, "the bundle has no size %s",
+             kvc::lib::shown(sizes[i].symbol).c_str());
       }
       wanted[static_cast<size_t>(symbol)] = sizes[i].size;
     }

@@ -68,7 +68,8 @@ class StateMemory::StateStore : public Store {
 };
 
 StateMemory::StateMemory(Bundle& bundle, const Sizes& sizes, int64_t capacity)
-    : id(next_id()), bundle_(bundle), program_(bundle.program()), sizes_(sizes), capacity_(capacity) {
+    : id(next_id()), bundle_(bundle), program_(bundle.program()), sizes_(sizes),
+      capacity_(capacity) {
   lay_out();
   const size_t count = program_.states.size();
   size_t most_rows = 1;

@@ -47,7 +47,8 @@ void check_ids(const Ids& ids, size_t count, const char* where) {
   }
 }
 
-inline std::string text_in(const flatbuffers::String* text) { return text->str(); }
+// A text, which has to be UTF-8 without zeros.
+std::string text_in(const flatbuffers::String* text);
 
 // The table `Pool` as far as it is needed.
 class Pool {

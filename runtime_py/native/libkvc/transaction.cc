@@ -32,8 +32,11 @@ void Transaction::begin(const MethodEntry& entry, const Sizes& sizes, const Rows
       fail(KVC_STATE_MISMATCH, "method %s: expected row lengths of %zu rows, found %zu",
            shown(method.name).c_str(), starts_[i].size(), row_lengths->size());
     }
-    const int64_t tokens = moved_[i] && advance->tokens ? program.evaluate(*advance->tokens, sizes) : 0;
-    if (tokens < 0) fail(KVC_DAMAGED, "method %s adds fewer tokens than none", shown(method.name).c_str());
+    const bool counted = moved_[i] && advance->tokens;
+    const int64_t tokens = counted ? program.evaluate(*advance->tokens, sizes) : 0;
+    if (tokens < 0) {
+      fail(KVC_DAMAGED, "method %s adds fewer tokens than none", shown(method.name).c_str());
+    }
     if (own) {
       steps_[i] = *row_lengths;
     } else {

@@ -159,4 +159,6 @@ def test_every_rule_is_broken_by_a_test():
             call = r'(?:holds\([^"]*|tell\(|breach->rule = )"([^"]+)"'
             found |= set(re.findall(call, text))
     assert len(found) > 80
-    assert {rule for rule in found if rule not in told and f'"{rule}"' not in here} == set()
+    assert {
+        rule for rule in found if rule not in told and f'"{rule}"' not in here
+    } == set()
