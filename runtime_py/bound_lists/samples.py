@@ -13,7 +13,8 @@ from kvc.schema.types import Symbol
 Box = tuple[tuple[int, int], ...]  # the bounds of each symbol
 _STEPS: Final = (0, 1, 3, 9, 16, 27, 45, 59)
 _MOST_BOXES: Final = 64
-_FEW: Final = 4  # sizes that say how numbers follow them; fewer have a box each
+_FEW_SIZES: Final = 4  # sizes that say how numbers follow them; fewer have a box each
+_FEW: Final = (4, 16)  # lengths into which prompts are cut, beside 1
 
 
 def boxes_of(symbols: Sequence[Symbol], used: Sequence[bool]) -> list[Box]:
@@ -39,9 +40,25 @@ def _runs(symbol: Symbol) -> list[tuple[int, int]]:
         return [(size, size) for size in symbol.sizes]
     small = [(size, size) for size in (0, 1) if symbol.lower <= size <= symbol.upper]
     low = max(symbol.lower, 2)
-    if symbol.upper - low + 1 < _FEW:
+    if symbol.upper - low + 1 < _FEW_SIZES:
         return small + [(size, size) for size in range(low, symbol.upper + 1)]
     return small + ([(low, symbol.upper)] if low <= symbol.upper else [])
+
+
+def fixed_boxes(box: Box, used: Sequence[bool], fixed: Sequence[bool]) -> Iterator[Box]:
+    """Yield boxes within a box where each size that a call chooses is one of a few.
+
+    They are for methods whose number of steps follows their sizes, such as scans.
+    """
+    runs = [
+        [(low, high)] if own or not used[i] or low == high else _few(low, high)
+        for i, ((low, high), own) in enumerate(zip(box, fixed, strict=True))
+    ]
+    yield from product(*runs)
+
+
+def _few(low: int, high: int) -> list[tuple[int, int]]:
+    return [(size, size) for size in _FEW if low <= size <= high]
 
 
 def samples_of(
