@@ -9,8 +9,8 @@ sizes within these bounds.
 from collections.abc import Mapping
 
 from kvc.runtime.bound_lists.recording import CannotRecord, Recorded, record
-from kvc.runtime.bound_lists.samples import Box, boxes_of, samples_of
-from kvc.runtime.bound_lists.tables import Tables
+from kvc.runtime.bound_lists.samples import Box, boxes_of, fixed_boxes, samples_of
+from kvc.runtime.bound_lists.tables import UNEQUAL, Tables
 from kvc.runtime.native.library import native_library
 from kvc.schema.bounds import Bounds
 from kvc.schema.errors import KvcError
@@ -76,6 +76,9 @@ class _Lister:
         for box in boxes_of(self._program.symbols, self._used):
             try:
                 reason = self._add(box)
+                if reason == UNEQUAL:
+                    for one in fixed_boxes(box, self._used, self._fixed):
+                        added |= not self._add(one)
             except CannotRecord as error:
                 return str(error)
             added |= not reason

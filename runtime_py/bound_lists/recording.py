@@ -14,6 +14,7 @@ import numpy as np
 from kvc.runtime.bound_lists.regions import Operand, Regions
 from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.execution.code import code_of
+from kvc.runtime.execution.control import ControlStep
 from kvc.runtime.execution.delegate import Handle, Workspace
 from kvc.runtime.execution.executor import Frame
 from kvc.runtime.execution.frames import bind_graph
@@ -135,8 +136,11 @@ def _steps_of(
             for partition in function.partitions
             for call in partition.steps.calls()
         ]
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, ControlStep) and (inside := owner.unrolled()) is not None:
+        return [one for each in inside for one in _steps_of(each, regions)]
     if function is copy_into:
         arrays = [array for array in arguments if isinstance(array, np.ndarray)]
         operands = tuple(regions.operand(array) for array in arrays)
         return [RecordedStep(_COPY, operands, (), ())]
-    raise CannotRecord("it has control flow outside of partitions")
+    raise CannotRecord("it has control flow that depends on values")

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, chain
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from kvc.schema.dtypes import DType
 Key = TypeVar("Key", bound=Hashable)
 Layout = tuple[DType, tuple[int, ...], tuple[int, ...]]  # dims and strides are forms
 Placed = tuple[RegionKind, int, int, int]  # region, place, form of the offset, layout
+UNEQUAL: Final = "its steps are not the same at all sizes"
 _ABSENT: Placed = (RegionKind.ABSENT, 0, 0, 0)
 
 
@@ -50,7 +51,7 @@ class Tables:
             made: what was bound at each.
         """
         if len({_outline(one) for one in made}) > 1:
-            return "its steps are not the same at all sizes"
+            return UNEQUAL
         try:
             self._lists.append(self._list(method, box, Fitter(samples), made))
         except _Unfit as error:

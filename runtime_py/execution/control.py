@@ -9,9 +9,10 @@ last result. A block output that lies in an operand's memory is the result witho
 copy; all other block outputs are copied to the results.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kvc.runtime.execution.executor import Frame
+from kvc.runtime.execution.recording import TimedStep
 from kvc.runtime.execution.values import GraphMemory, Values
 from kvc.runtime.memory.arenas import Within
 from kvc.runtime.memory.arrays import Array, copy_into, place_of
@@ -201,15 +202,36 @@ class ControlStep:
             turns += 1
 
     def _run_scan(self, bound: BoundOperands) -> None:
-        control, (body,) = self._control, self._blocks
+        (body,) = self._blocks
+        for before, after in self._turns(bound):
+            for pair in before:
+                copy_into(*pair)
+            body.run()
+            for pair in after:
+                copy_into(*pair)
+
+    def _turns(self, bound: BoundOperands) -> Iterator[tuple[Pairs, Pairs]]:
+        """Yield what is copied before and after the body, for each turn of a scan."""
+        control, frame = self._control, self._blocks[0].frame()
         through = range(control.carried, control.carried + control.scanned)
         stacked = range(control.carried, len(bound.results) - 1)
         for turn in range(bound.operands[control.carried].shape[0]):
-            for i in through:
-                copy_into(body.frame().inputs[i], bound.operands[i][turn, ...])
-            outputs = body.run()
-            for i in stacked:
-                copy_into(bound.results[i][turn, ...], outputs[i])
+            before = [(frame.inputs[i], bound.operands[i][turn, ...]) for i in through]
+            after = [(bound.results[i][turn, ...], frame.outputs[i]) for i in stacked]
+            yield before, after
+
+    def unrolled(self) -> list[TimedStep] | None:
+        """Return the steps of all turns of a scan; None if turns depend on values."""
+        bound = self._bound
+        assert bound is not None, "settle() runs first"
+        if self._control.op in (COND, WHILE):
+            return None
+        steps: list[TimedStep] = [(copy_into, pair) for pair in self._starts]
+        for before, after in self._turns(bound):
+            steps += [(copy_into, pair) for pair in before]
+            steps += self._blocks[0].frame().steps
+            steps += [(copy_into, pair) for pair in after]
+        return steps
 
 
 class _Block:

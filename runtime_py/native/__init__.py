@@ -182,15 +182,13 @@ class Steps:
         if self._settled is not None:
             return self._settled
         tensors = np.frombuffer(bytearray().join(self._tensors), TENSOR)
-        columns = np.array(self._steps, np.int64).reshape(-1, 5)
-        totals = len(tensors), len(self._integers), len(self._numbers)
+        totals = (0, 0, len(tensors), len(self._integers), len(self._numbers))
+        columns = np.array([*self._steps, totals], np.int64)
         integers = np.array(self._integers, np.int64)
         numbers = np.array(self._numbers, np.float64)
         self._tensors, self._integers, self._numbers = [], [], []
-        ends = np.concatenate([columns[1:, 2:], [totals]]) if len(columns) else []
-        kernels = columns[:, 0]
-        columns = np.reshape(ends, (-1, 3)).T
-        return self._settle(kernels, tensors, integers, numbers, [*columns])
+        ends = [*columns[1:, 2:].T]
+        return self._settle(columns[:-1, 0], tensors, integers, numbers, ends)
 
     def _settle(
         self,

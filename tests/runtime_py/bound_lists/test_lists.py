@@ -44,10 +44,11 @@ def played(path, play: Callable[..., list]):
 def play(session):
     """Read prompts of several lengths and single tokens, fork, and go on."""
     found = [session.prefill(TOKENS[:, :7]), session.decode(TOKENS[:, 7:8])]
-    found += [session.prefill(TOKENS[:, 8:9]), session.prefill(TOKENS[:, 9:20])]
+    for first, end in ((8, 9), (9, 13), (13, 29), (29, 36)):
+        found.append(session.prefill(TOKENS[:, first:end]))
     with session.fork() as other:
-        found.append(other.decode(TOKENS[:, 20:21]))
-    return [*found, session.decode(TOKENS[:, 21:22])]
+        found.append(other.decode(TOKENS[:, 36:37]))
+    return [*found, session.decode(TOKENS[:, 37:38])]
 
 
 @only(name=["llama", "gemma3_text", "qwen3_next"], recipe=["cpu_q8"])
