@@ -124,6 +124,7 @@ class ExecutionContext:
             return False
         if entry.id not in self._moving:
             if self._shared.lists(entry.id) is not None:
+                self._moving[entry.id] = True
                 return True
             code = self._shared.code(entry.id)
             try:
@@ -235,8 +236,9 @@ class ExecutionContext:
         chosen = lists.bounds.find(entry.id, np.array(given, np.int64))
         if chosen is None:
             return None
-        if self.listed is None or self.listed.nbytes < chosen.scratch_nbytes:
-            self.listed = Arena(chosen.scratch_nbytes)
+        if self.listed is None:
+            # For all lists: a frame knows its address, and does not keep it alive.
+            self.listed = Arena(lists.scratch_nbytes)
         return lists.bind(
             chosen,
             np.array(given, np.int64),

@@ -107,6 +107,7 @@ class ListBinder:
 
     Attributes:
         bounds: the lists.
+        scratch_nbytes: bytes of scratch memory that any list needs at most.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class ListBinder:
         """Take over lists whose kernels the library has; `path` is for messages."""
         self._path = path
         self.bounds, self._library, self._threads = bounds, library, threads
+        self.scratch_nbytes = max(one.scratch_nbytes for one in bounds.lists)
         columns = bounds.columns
         ends = columns.ints("layout_ends")
         self._ranks = np.diff(ends, prepend=0)
