@@ -250,9 +250,7 @@ class Engine:
         def on_host(groups: Sequence[Group]) -> Owner:
             return HostMemory.allocate(groups, sizes, initial)
 
-        if self._backends is None and self.program.is_listed:
-            self._backends = ()  # the host owns the states of lists
-        elif self._backends is None:
+        if self._backends is None:
             self._backends = find_backends(self.program, self.groups)
         if not any(self._backends):
             return on_host(self.groups)

@@ -19,7 +19,13 @@ from kvc.schema.ops import DELEGATE
 
 
 def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
-    """Return for each group the one backend that accesses its states, or ""."""
+    """Return for each group the one backend that accesses its states, or "".
+
+    Returns nothing for a program whose methods all have bound lists, since these
+    access states of the host.
+    """
+    if program.is_listed:
+        return ()
     found: list[set[str]] = [set() for _ in program.states]
     for number, method in enumerate(program.methods if program.delegates else ()):
         own = (
