@@ -13,6 +13,7 @@ from kvc.schema.types import Symbol
 Box = tuple[tuple[int, int], ...]  # the bounds of each symbol
 _STEPS: Final = (0, 1, 3, 9, 16, 27, 45, 59)
 _MOST_BOXES: Final = 64
+_SINGLE: Final = 4  # fewer sizes do not say how numbers follow them: each has a box
 _FEW: Final = (4, 16)  # lengths into which prompts are cut, beside 1
 
 
@@ -20,7 +21,8 @@ def boxes_of(symbols: Sequence[Symbol], used: Sequence[bool]) -> list[Box]:
     """Return the boxes that cover all sizes, those of small sizes first.
 
     Sizes 0 and 1 are boxes of their own, since an axis of one element may lie in memory
-    in any way, and one of none needs no work. A symbol with buckets has a box for each.
+    in any way, and one of none needs no work. A symbol with buckets has a box for each,
+    and so has one of few sizes.
 
     Args:
         symbols: the symbols of the program.
@@ -38,6 +40,8 @@ def _runs(symbol: Symbol) -> list[tuple[int, int]]:
         return [(size, size) for size in symbol.sizes]
     small = [(size, size) for size in (0, 1) if symbol.lower <= size <= symbol.upper]
     low = max(symbol.lower, 2)
+    if symbol.upper - low + 1 < _SINGLE:
+        return small + [(size, size) for size in range(low, symbol.upper + 1)]
     return small + ([(low, symbol.upper)] if low <= symbol.upper else [])
 
 
