@@ -262,6 +262,23 @@ def test_a_program_without_states(tmp_path):
         refused(lambda: bundle.session(n=3), "UNKNOWN_NAME", "not one that sessions")
 
 
+def test_results_in_memory_of_the_caller(linear):
+    with pair(linear) as sessions:
+        session, given = sessions.theirs, tokens(1, 2, 3)
+        assert session.shapes("prefill", given) == [(1, 3, 16)]
+        result = np.zeros((1, 3, 16), np.float32)
+        for wrong in (result[:, :2], result.astype(np.float64), result[0]):
+            wrong = np.ascontiguousarray(wrong)
+            call = lambda array=wrong: session.call_into("prefill", given, array)  # noqa: E731
+            refused(call, "BAD_ARGUMENT", r"expected an array float32\[1, 3, 16\]")
+        call = lambda: session.call_into("prefill", given)  # noqa: E731
+        refused(call, "BAD_ARGUMENT", "has 1 outputs, found 0")
+        sessions.compare()
+        session.call_into("prefill", given, result)
+        assert result.tobytes() == sessions.ours.prefill(given).tobytes()
+        sessions.compare()
+
+
 def test_sizes_of_sessions(linear):
     with CBundle(linear) as bundle:
         refused(lambda: bundle.session(depth=3), "UNKNOWN_NAME", "no size depth")
