@@ -86,6 +86,28 @@ def test_each_reads_what_the_other_saved(name, bundle, tmp_path):
         crossed.close()
 
 
+def test_growing_states(bundle, tmp_path):
+    path = bundle("append")
+    with both(path) as (program, opened), pair(path) as sessions:
+        sessions.call("prefill", tokens(1, 0))
+        sessions.call("decode", tokens(1, 1))
+        sessions.rewind(1)
+        fork = sessions.fork()
+        fork.call("decode", tokens(1, 2))
+        fork.close()
+        sessions.call("decode", tokens(1, 3))
+        crossed = sessions.crossed(program, opened, tmp_path)
+        crossed.rewind(1)
+        crossed.call("decode", tokens(1, 4))
+        crossed.close()
+        sessions.reset()
+        sessions.call("prefill", tokens(48, 5))
+        with pytest.raises(Refused, match="holds 48 tokens, 1 more") as refused:
+            sessions.theirs.call("decode", tokens(1, 6))
+        assert refused.value.code == "CACHE_OVERFLOW"
+        sessions.compare()
+
+
 def test_what_cannot_go_back_says_so_in_both(bundle):
     with pair(bundle("told")) as sessions:
         sessions.call("prefill", tokens(5, 0))
