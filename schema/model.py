@@ -375,6 +375,12 @@ class Program:
         return (own, *others)
 
     @property
+    def is_listed(self) -> bool:
+        """Tell whether each method has a bound list, so that none needs its backend."""
+        lists = () if self.bounds is None else self.bounds.lists
+        return {one.method for one in lists} == set(range(len(self.methods)))
+
+    @property
     def backends(self) -> tuple[str, ...]:
         """Return the names of backends that run partitions, the recipe's first."""
         return tuple(dict.fromkeys(one.backend for one in self.delegates))

@@ -13,7 +13,7 @@ from kvc.schema.types import Symbol
 Box = tuple[tuple[int, int], ...]  # the bounds of each symbol
 _STEPS: Final = (0, 1, 3, 9, 16, 27, 45, 59)
 _MOST_BOXES: Final = 64
-_SINGLE: Final = 4  # fewer sizes do not say how numbers follow them: each has a box
+_FEW_SIZES: Final = 4  # sizes that say how numbers follow them; fewer have a box each
 _FEW: Final = (4, 16)  # lengths into which prompts are cut, beside 1
 
 
@@ -40,7 +40,7 @@ def _runs(symbol: Symbol) -> list[tuple[int, int]]:
         return [(size, size) for size in symbol.sizes]
     small = [(size, size) for size in (0, 1) if symbol.lower <= size <= symbol.upper]
     low = max(symbol.lower, 2)
-    if symbol.upper - low + 1 < _SINGLE:
+    if symbol.upper - low + 1 < _FEW_SIZES:
         return small + [(size, size) for size in range(low, symbol.upper + 1)]
     return small + ([(low, symbol.upper)] if low <= symbol.upper else [])
 

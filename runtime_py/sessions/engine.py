@@ -251,7 +251,9 @@ class Engine:
             return HostMemory.allocate(groups, sizes, initial)
 
         if self._backends is None:
-            self._backends = find_backends(self.program, self.groups)
+            listed = self.program.is_listed  # then the host owns all states
+            own = self.program, self.groups
+            self._backends = () if listed else find_backends(*own)
         if not any(self._backends):
             return on_host(self.groups)
         resources, context = self._borrow(None)

@@ -21,8 +21,8 @@ def check_some_run(bundle: BundleFile) -> None:
         MissingPackage: every method needs torch, which is not installed.
     """
     methods = bundle.program.methods
-    if bundle.program.bounds is not None:
-        return  # a method with a list needs no torch
+    if bundle.program.is_listed:
+        return
     if methods and all(needs_torch(m.graph, m.graphs[1:]) for m in methods):
         first, (graph, *blocks) = methods[0], methods[0].graphs
         check_torch(

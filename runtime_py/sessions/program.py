@@ -96,7 +96,8 @@ def load(
     bundle = BundleFile.open(path)
     try:
         bundle.choose(choose_body(bundle.program, backend, device, reference))
-        check_backends(bundle.program, bundle.path, reference)
+        if not bundle.program.is_listed or reference is not None:
+            check_backends(bundle.program, bundle.path, reference)
         devices = check_device(bundle.program, bundle.path, device)
         check_some_run(bundle)
         stored = StoredBlobs.open(bundle, folders)

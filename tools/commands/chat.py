@@ -1,5 +1,6 @@
 """`kvc chat`: talk with the model in a bundle, on the terminal of this process."""
 
+import json
 import sys
 import warnings
 from io import TextIOWrapper
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Keep the chat in FILE, and go on with the one that is in it.",
 )
+@click.option(
+    "--turns",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the chat template as fixed texts to FILE, for libkvc, and end.",
+)
 @template_options
 @form_options
 @generation_options
@@ -48,6 +55,7 @@ def chat(
     bundle: str,
     system: str | None,
     file: Path | None,
+    turns: Path | None,
     given: TemplateGiven,
     settings: "Arguments",
     capacity: int | None,
@@ -79,6 +87,9 @@ def chat(
     """
     from kvc.runtime import SettingIgnored
 
+    if turns is not None:
+        _write_turns(bundle, turns, loading)
+        return
     with (
         open_program(bundle, loading) as program,
         conversation_of(
@@ -95,6 +106,27 @@ def chat(
             all_answered = run_chat(conversation, console, capacity, save=save)
     if not all_answered and not console.is_terminal:
         raise click.exceptions.Exit(BAD)
+
+
+def _write_turns(bundle: str, file: Path, loading: Loading) -> None:
+    """Write a bundle's chat template as texts around messages.
+
+    Raises:
+        KvcError: as `turns_of` and `chat_template_of`.
+        click.UsageError: the bundle has no chat template.
+    """
+    from kvc.runtime.generation import settings_of
+    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+    from kvc.runtime.tokenizers.chat_turns import turns_of
+
+    with open_program(bundle, loading) as program:
+        template, tokenizer = chat_template_of(program), tokenizer_of(program)
+        if template is None:
+            raise click.UsageError("the bundle has no chat template")
+        stops = settings_of(program.metadata, {}).stop_tokens
+        stops += template.end_tokens(tokenizer)
+        made = turns_of(template, tuple(dict.fromkeys(stops)))
+    file.write_text(json.dumps(made, indent=1) + "\n")
 
 
 class Console:

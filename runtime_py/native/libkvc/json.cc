@@ -2,12 +2,13 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <unordered_set>
 
 namespace kvc::lib {
 namespace {
 
 constexpr int kMostDepth = 64;
-constexpr size_t kMostMembers = 10000;  // each new key is compared with all others
+constexpr size_t kFewMembers = 16;  // up to this number, keys are compared one by one
 
 class Reader {
  public:
@@ -71,15 +72,25 @@ class Reader {
     return take(']');
   }
 
+  // Whether an object has a key already. Of large ones, such as vocabularies, keys are hashed.
+  static bool is_twice(const Json& object, const std::string& key,
+                       std::unordered_set<std::string>* seen) {
+    if (object.members.size() < kFewMembers) return object.find(key.c_str()) != nullptr;
+    if (seen->empty()) {
+      for (const auto& member : object.members) seen->insert(member.first);
+    }
+    return !seen->insert(key).second;
+  }
+
   bool object(Json* found, int depth) {
     ++next_;
+    std::unordered_set<std::string> seen;
     if (take('}')) return true;
     do {
       skip_spaces();
       std::string key;
       if (next_ == end_ || *next_ != '"' || !string(&key)) return false;
-      if (found->members.size() == kMostMembers) return false;
-      if (found->find(key.c_str()) != nullptr) return false;
+      if (is_twice(*found, key, &seen)) return false;
       if (!take(':')) return false;
       found->members.emplace_back(key, Json());
       if (!value(&found->members.back().second, depth + 1)) return false;

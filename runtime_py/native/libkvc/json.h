@@ -1,4 +1,4 @@
-// A strict reader of JSON (RFC 8259), for the headers of saved sessions.
+// A strict reader of JSON (RFC 8259): headers of saved sessions, settings, tokenizers.
 #pragma once
 
 #include <cstdint>

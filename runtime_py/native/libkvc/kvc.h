@@ -59,7 +59,9 @@ typedef enum kvc_code {
   KVC_NO_POSITION = 23,         // the program does not count tokens
   KVC_NOT_REWINDABLE = 24,      // a state cannot be restored at the earlier position
   KVC_BAD_SNAPSHOT = 25,        // the file of a session is damaged, or of another program
-  KVC_INTERNAL = 26             // a mistake in libkvc
+  KVC_INTERNAL = 26,            // a mistake in libkvc
+  KVC_UNUSABLE_LOGITS = 27,     // logits hold NaN, or settings leave no token to choose
+  KVC_UNSUPPORTED_TOKENIZER = 28  // a tokenizer.json of a kind that libkvc does not read
 } kvc_code;
 
 typedef struct kvc_error {
