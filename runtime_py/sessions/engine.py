@@ -252,8 +252,8 @@ class Engine:
 
         if self._backends is None:
             listed = self.program.is_listed  # then the host owns all states
-            own = self.program, self.groups
-            self._backends = () if listed else find_backends(*own)
+            found = () if listed else find_backends(self.program, self.groups)
+            self._backends = found
         if not any(self._backends):
             return on_host(self.groups)
         resources, context = self._borrow(None)

@@ -44,7 +44,7 @@ def turns_of(template: ChatTemplate, stop_tokens: Sequence[int]) -> dict[str, ob
     if not three.startswith(start):
         raise _uneven(template)
     between, _ = _around(three[len(start) :], _MARKS[2], template)
-    made = {
+    made: dict[str, object] = {
         "first": [before, after],
         "between": between,
         "system": _system(template, after),

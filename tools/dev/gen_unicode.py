@@ -96,8 +96,8 @@ def decompositions() -> tuple[list[Triple], list[Triple]]:
             others.append((code, ord(parts[0]), ord(parts[1:] or "\0")))
         else:
             found = unicodedata.decomposition(chr(code)).split()
-            first, second = (*(int(part, 16) for part in found), 0)[:2]
-            others.append((code, first, second))
+            halves = (*(int(part, 16) for part in found), 0)
+            others.append((code, halves[0], halves[1]))
     return composed, others
 
 

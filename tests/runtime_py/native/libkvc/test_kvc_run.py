@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from kvc.runtime import generate, load
 from kvc.runtime.bound_lists import bind_program
 from kvc.runtime.native.library import find_library
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-from kvc.runtime.tokenizers.chat_turns import turns_of
 
 NATIVE = Path(kvc.runtime.native.__file__).parent
 EXAMPLES = NATIVE / "libkvc/examples"
@@ -74,10 +74,10 @@ def bundle(tmp_path_factory):
     assert not refused
     path = folder / "model.kvc"
     made.with_bounds(bounds).save(path)
-    with load(path) as opened:
-        template, tokenizer = chat_template_of(opened), tokenizer_of(opened)
-        turns = turns_of(template, (STOP, *template.end_tokens(tokenizer)))
-    Path(f"{path}.turns.json").write_text(json.dumps(turns))
+    turns = f"{path}.turns.json"
+    command = [sys.executable, "-m", "kvc.tools", "chat", path, "--turns", turns]
+    subprocess.run(command, check=True)
+    assert json.loads(Path(turns).read_text())["stop_tokens"] == [STOP, 3]
     return path
 
 
