@@ -140,6 +140,17 @@ bool calls_addresses(const char* kernel) {
   return std::strcmp(kernel, "call") == 0 || std::strcmp(kernel, "ask") == 0;
 }
 
+// Whether all sizes that are known lie within the bounds of a list.
+bool includes(const ListEntry& list, const Sizes& sizes) {
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == kUnknown) continue;
+    if (sizes[i] < list.table->lowers()->Get(i) || sizes[i] > list.table->uppers()->Get(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
@@ -164,16 +175,21 @@ BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
 
 const ListEntry* BoundTables::find(int method, const Sizes& sizes) const {
   for (const ListEntry& one : lists) {
-    if (one.method != method) continue;
-    bool inside = true;
-    for (uint32_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] == kUnknown) continue;
-      inside = inside && one.table->lowers()->Get(i) <= sizes[i];
-      inside = inside && sizes[i] <= one.table->uppers()->Get(i);
-    }
-    if (inside) return &one;
+    if (one.method == method && includes(one, sizes)) return &one;
   }
   return nullptr;
+}
+
+std::vector<std::pair<int64_t, int64_t>> BoundTables::bounds_of(int method, const Sizes& sizes,
+                                                                uint32_t symbol) const {
+  Sizes others = sizes;
+  others[symbol] = kUnknown;
+  std::vector<std::pair<int64_t, int64_t>> found;
+  for (const ListEntry& one : lists) {
+    if (one.method != method || !includes(one, others)) continue;
+    found.emplace_back(one.table->lowers()->Get(symbol), one.table->uppers()->Get(symbol));
+  }
+  return found;
 }
 
 void evaluate_forms(const stored::Bounds& table, const Sizes& sizes,

@@ -31,6 +31,9 @@ struct BoundTables {
   // The first list of a method for sizes; null where there is none. Unknown sizes are of symbols
   // that the method does not have.
   const ListEntry* find(int method, const Sizes& sizes) const;
+  // The bounds of one symbol in the lists of a method that include all other sizes.
+  std::vector<std::pair<int64_t, int64_t>> bounds_of(int method, const Sizes& sizes,
+                                                     uint32_t symbol) const;
 };
 
 // Checks tables and names kernels; fails as KVC_DAMAGED. Lists for other kernels are not checked,
