@@ -155,7 +155,7 @@ def rewritten(raw: bytes, changes: Mapping[str, object], tail: bytes = b"") -> b
     ("changes", "match"),
     [
         ({"program": "ab" * 32}, "it is of program abab"),
-        ({"program": "\ud800" * 9}, r"it is of program \?\?\?"),
+        ({"program": "\ud800x" * 9}, r"it is of program \?\?\?"),
         ({"sizes": {}}, "sizes"),
         ({"sizes": {"capacity": 1}}, r"expected 2\.\.48"),
         ({"sizes": {"depth": 1}}, "a size that the program has not"),
