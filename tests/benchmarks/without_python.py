@@ -4,9 +4,10 @@
 
 Each process is started anew, in rounds: kvc-run, which is compiled here against the
 library of the installed kernels, Python's `kvc.generate`, and llama-completion of
-FOLDER, the `bin` of a build of llama.cpp. The first figure is the wall time of a process
-that prints one token after a prompt of seven words; then the peak of its resident
-memory; then the speed of decoding 64 tokens, as each program tells it. Medians of ROUNDS.
+FOLDER, the `bin` of a build of llama.cpp. The first figure is the wall time of a
+process that prints one token after a prompt of seven words; then the peak of its
+resident memory; then the speed of decoding 64 tokens, as each program tells it. Medians of
+ROUNDS.
 """
 
 import argparse
@@ -28,8 +29,8 @@ import sys, time
 from kvc.runtime import generate, load
 program = load(sys.argv[1], threads=int(sys.argv[2]))
 with program.session() as session:
-    answer = generate(session, sys.argv[3], max_tokens=int(sys.argv[4]), do_sample=False,
-                      stop_tokens=())
+    settings = {"max_tokens": int(sys.argv[4]), "do_sample": False}
+    answer = generate(session, sys.argv[3], stop_tokens=(), **settings)
     tokens = list(answer)
     steps = max(len(tokens) - 1, 1)
 print(f"answer: {steps / max(answer.stats.decode_seconds, 1e-9):.1f} tokens/s")
@@ -47,7 +48,9 @@ def kvc_run(folder: Path) -> str:
     return str(made)
 
 
-def commands(options: argparse.Namespace, folder: Path, count: int) -> dict[str, list[str]]:
+def commands(
+    options: argparse.Namespace, folder: Path, count: int
+) -> dict[str, list[str]]:
     """Return what runs one answer of `count` tokens, by name."""
     threads, tokens = str(THREADS), str(count)
     (folder / "answer.py").write_text(PYTHON)
@@ -104,7 +107,9 @@ def main() -> None:
         folder = Path(place)
         kvc_run(folder)
         first, long = (commands(options, folder, n) for n in (1, COUNT))
-        taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in first}
+        taken: dict[str, list[tuple[float, float, float]]] = {
+            name: [] for name in first
+        }
         for name in first:
             run(first[name])  # files into the page cache
         for _ in range(ROUNDS):
