@@ -38,9 +38,6 @@ SWITCHES = (
 # of tiny products would spend most of their time waiting for work, and by default they
 # take a processor to wait.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-# Mesa's llvmpipe with LLVM 15 computes some kernels wrongly with AVX on processors that
-# have AMX; with this it makes code that is right on all.
-os.environ.setdefault("GALLIUM_OVERRIDE_CPU_CAPS", "sse4.1")
 
 # No test may fail by the draw of the day: only an exhaustive run draws new cases.
 # What a health check finds slow is a busy machine.

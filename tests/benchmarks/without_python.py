@@ -5,9 +5,9 @@
 Each process is started anew, in rounds: kvc-run, which is compiled here against the
 library of the installed kernels, Python's `kvc.generate`, and llama-completion of
 FOLDER, the `bin` of a build of llama.cpp. The first figure is the wall time of a
-process that prints one token after a prompt of seven words; then the peak of its
-resident memory; then the speed of decoding 64 tokens, as each program tells it. Medians of
-ROUNDS.
+process that prints one token after a prompt of seven words; the second is the peak of
+its resident memory; the third is the speed of decoding 64 tokens, as the program tells
+it. Medians of ROUNDS.
 """
 
 import argparse
