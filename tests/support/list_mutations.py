@@ -5,13 +5,13 @@ column, but it need not mean anything. `mutated` gives the same for the same num
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from listed_bundles import changed_list, changed_tables
 
-from kvc.schema.bounds import LIST_COLUMNS, TABLE_COLUMNS, Bounds, Numbers
+from kvc.schema.bounds import LIST_COLUMNS, TABLE_COLUMNS, Bounds, Columns, Numbers
 
 NUMBERS = (0, 1, 2, 3, 4, 7, 8, 255, 4096, 1 << 20, (1 << 31) - 1, (1 << 32) - 1)
 LARGE = (1 << 40, 1 << 60, 1 << 61, (1 << 62) + 1, -1, -2, -4, -8, -(1 << 60))
@@ -152,30 +152,32 @@ def mutated(bounds: Bounds, seed: int, number: int) -> Bounds:
 
 def differences(bounds: Bounds, other: Bounds) -> list[str]:
     """Return what differs, in words."""
-    found = []
-    for name in ("kernels_version", "identity", "kernels"):
-        if getattr(bounds, name) != getattr(other, name):
-            found.append(f"{name}: {getattr(other, name)!r}"[:300])
+    facts = ("kernels_version", "identity", "kernels")
+    found = _other_facts("", facts, bounds, other)
     found += _differing("", bounds.columns, other.columns)
     if len(bounds.lists) != len(other.lists):
         found.append(f"{len(other.lists)} lists")
     for number, (one, two) in enumerate(zip(bounds.lists, other.lists, strict=False)):
-        for name in ("method", "scratch_nbytes"):
-            if getattr(one, name) != getattr(two, name):
-                now = getattr(two, name)
-                found.append(f"[{number}] {name}: {getattr(one, name)} -> {now}")
-        found += _differing(f"[{number}] ", one.columns, two.columns)
+        where = f"[{number}] "
+        found += _other_facts(where, ("method", "scratch_nbytes"), one, two)
+        found += _differing(where, one.columns, two.columns)
     return found
 
 
-def _differing(where: str, columns: object, others: object) -> list[str]:
+def _other_facts(
+    where: str, names: Sequence[str], one: object, two: object
+) -> list[str]:
+    both = [(name, getattr(one, name), getattr(two, name)) for name in names]
+    return [f"{where}{name}: {b!r}"[:300] for name, a, b in both if a != b]
+
+
+def _differing(where: str, columns: Columns, others: Columns) -> list[str]:
     found = []
-    for name in columns:  # type: ignore[attr-defined]
-        old, new = columns[name].tolist(), others[name].tolist()  # type: ignore[index]
+    for name in columns:
+        old, new = columns[name].tolist(), others[name].tolist()
         if len(old) != len(new):
             found.append(f"{where}{name}: {len(old)} -> {len(new)} numbers")
             continue
-        for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            if a != b and repr(a) != repr(b):
-                found.append(f"{where}{name}[{i}]: {a} -> {b}")
+        changed = [i for i, a in enumerate(old) if repr(a) != repr(new[i])]
+        found += [f"{where}{name}[{i}]: {old[i]} -> {new[i]}" for i in changed]
     return found
