@@ -236,8 +236,8 @@ class ExecutionContext:
         chosen = lists.bounds.find(entry.id, np.array(given, np.int64))
         if chosen is None:
             return None
-        if self.listed is None or self.listed.nbytes < chosen.scratch_nbytes:
-            self.listed = Arena(chosen.scratch_nbytes)
+        if self.listed is None:
+            self.listed = Arena(lists.bounds.scratch_nbytes)
         frame = lists.bind(
             chosen,
             np.array(given, np.int64),

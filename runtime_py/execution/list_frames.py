@@ -17,6 +17,7 @@ from kvc.runtime.execution.list_operands import (
     MOST_OWN,
     Ints,
     Rows,
+    lies_in_order,
     rounded,
     spans,
     why_misplaced,
@@ -31,6 +32,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import CursorField, CursorSlot
+from kvc.schema.model import State
 from kvc.schema.two_threads import share
 
 _MOST_AXES = 8
@@ -115,10 +117,15 @@ class ListBinder:
     """
 
     def __init__(
-        self, path: str, bounds: Bounds, library: Library, threads: int
+        self,
+        path: str,
+        bounds: Bounds,
+        states: Sequence[State],
+        library: Library,
+        threads: int,
     ) -> None:
         """Take over lists whose kernels the library has; `path` is for messages."""
-        self._path = path
+        self._path, self._states = path, states
         self.bounds, self._library, self._threads = bounds, library, threads
         columns = bounds.columns
         ends = columns.ints("layout_ends")
@@ -140,7 +147,10 @@ class ListBinder:
         last: int,
         from_graph: Callable[[], Frame],
     ) -> ListFrame | None:
-        """Return the frame of a list; None if its inputs or results are no scratch.
+        """Return the frame of a list; None if it is not for such memory.
+
+        So it is if results lie elsewhere than in scratch memory, or if states have
+        gaps, as some rows of a state whose rows do not lie one after the other.
 
         Args:
             one: a list whose bounds include the sizes.
@@ -155,6 +165,9 @@ class ListBinder:
         tables, columns = self.bounds.columns, one.columns
         ends = [*columns["inputs"].tolist(), *columns["outputs"].tolist()]
         if np.any(tables["operand_regions"][ends] != RegionKind.SCRATCH):
+            return None
+        pairs = zip(memory.states, self._states, strict=True)
+        if not all(lies_in_order(held, state.layout) for held, state in pairs):
             return None
         try:
             values = evaluate_forms(tables, sizes)

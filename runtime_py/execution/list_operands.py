@@ -5,9 +5,12 @@ Out: nothing, or the first rule that is broken. The native library checks steps 
 it knows where memory is, but not which region an operand is to be in.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.dtypes import DType
 
 Ints = npt.NDArray[np.int64]
@@ -50,6 +53,16 @@ def why_misplaced(rows: Rows, offsets: Ints, held: Ints) -> str:
     if not np.all(within & (offsets % ITEMSIZES[rows["dtype"]] == 0)):
         return "an operand lies outside of its memory"
     return ""
+
+
+def lies_in_order(array: Array, layout: Sequence[int]) -> bool:
+    """Tell whether an array has no gaps, its dims in an order, outermost first."""
+    step = array.itemsize
+    for dim in reversed(layout):
+        if array.shape[dim] != 1 and array.strides[dim] != step:
+            return False
+        step *= array.shape[dim]
+    return True
 
 
 def rounded(count: int) -> int:

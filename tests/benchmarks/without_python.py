@@ -31,9 +31,8 @@ program = load(sys.argv[1], threads=int(sys.argv[2]))
 with program.session() as session:
     settings = {"max_tokens": int(sys.argv[4]), "do_sample": False}
     answer = generate(session, sys.argv[3], stop_tokens=(), **settings)
-    tokens = list(answer)
-    steps = max(len(tokens) - 1, 1)
-print(f"answer: {steps / max(answer.stats.decode_seconds, 1e-9):.1f} tokens/s")
+    steps = len(list(answer)) - 1
+print(f"answer: {steps / max(answer.decode.seconds, 1e-9):.1f} tokens/s")
 """
 
 
