@@ -112,6 +112,11 @@ class Bounds:
     columns: Columns
     lists: tuple[BoundList, ...]
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Return the size of the region `SCRATCH` that is enough for any list."""
+        return max(one.scratch_nbytes for one in self.lists)
+
     def find(self, method: int, sizes: Ints) -> BoundList | None:
         """Return the first list of a method for the sizes of all symbols, or None."""
         for one in self.lists:

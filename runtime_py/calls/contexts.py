@@ -124,7 +124,6 @@ class ExecutionContext:
             return False
         if entry.id not in self._moving:
             if self._shared.lists(entry.id) is not None:
-                self._moving[entry.id] = True
                 return True
             code = self._shared.code(entry.id)
             try:
@@ -233,19 +232,26 @@ class ExecutionContext:
             return None
         names, lowers = entry.symbols, (one.lower for one in entry.symbols.values())
         given = [sizes.get(name, low) for name, low in zip(names, lowers, strict=True)]
+        given_of = dict(zip(names, given, strict=True))
         chosen = lists.bounds.find(entry.id, np.array(given, np.int64))
         if chosen is None:
             return None
         if self.listed is None:
-            # For all lists: a frame knows its address, and does not keep it alive.
-            self.listed = Arena(lists.scratch_nbytes)
-        return lists.bind(
+            self.listed = Arena(lists.bounds.scratch_nbytes)
+        frame = lists.bind(
             chosen,
             np.array(given, np.int64),
             ListMemory(self.listed, self._shared.constant, arrays),
             len(entry.method.graph.instructions) - 1,
             partial(self._bind_graph, entry, sizes, buffers, {}),
         )
+        if frame is not None:
+            graph = entry.method.graph
+            types = [graph.values[i].type for i in (*graph.inputs, *graph.outputs)]
+            lists.check_ends(
+                chosen, frame, [(t.dtype, t.shape(given_of)) for t in types]
+            )
+        return frame
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
         """Return the binding under a key, None unless it has the given version."""

@@ -124,7 +124,13 @@ class Resources:
                     return None
                 if not all(map(library.has, bounds.kernels)):
                     return None
-                self._lists = ListBinder(self._path, bounds, library, settle_threads())
+                self._lists = ListBinder(
+                    self._path,
+                    bounds,
+                    self._program.states,
+                    library,
+                    settle_threads(),
+                )
             return self._lists
 
     def backend(self, name: str) -> Delegate:

@@ -15,6 +15,7 @@ from kvc.schema.bounds import BoundList, Bounds, Columns, RegionKind
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.graph import CursorField
 from kvc.schema.model import Program
+from kvc.schema.uses import PLAIN, SLOT
 from kvc.schema.verify.limits import MAX_DIM, MAX_RANK, MAX_TENSOR_NBYTES, Reporter
 
 _WHERE: Final = "bound lists"
@@ -94,7 +95,8 @@ class _Checker:
         constants = columns.ints("form_constants")[varied]
         numbers = np.concatenate([constants, columns.ints("term_factors")])
         small = np.all((numbers <= _MAX_FORM) & (numbers >= -_MAX_FORM))
-        self._require(small, "a form has a number out of range")
+        factors = np.all(columns["term_factors"] != 0)
+        self._require(small and factors, "a form has a number out of range")
 
     def _check_layouts(self, columns: Columns) -> None:
         layouts, dims = len(columns["layout_dtypes"]), len(columns["layout_dims"])
@@ -120,6 +122,12 @@ class _Checker:
             own = places[regions == kind]
             there = not own.size or int(own.max()) < count
             self._require(there, f"an operand of {kind.name} has a place past {count}")
+        lent = np.any(regions == RegionKind.CALLER)
+        what = "an operand lies in a caller's array, which no list has yet"
+        self._require(not lent, what)
+        constants = {int(i) for i in places[regions == RegionKind.CONSTANT]}
+        plain = all(program.names[i].format in (PLAIN, SLOT) for i in constants)
+        self._require(plain, "an operand is packed data or a file")
         there = regions != RegionKind.ABSENT
         for name, count in (
             ("operand_offsets", self._forms),
@@ -182,3 +190,6 @@ class _Checker:
         if name != "operands":
             given = np.all(regions != RegionKind.ABSENT)
             self._require(given, f"one of its {name} is absent")
+        if name == "inputs":
+            put = np.all(regions == RegionKind.SCRATCH)
+            self._require(put, "an input is not put into scratch memory")

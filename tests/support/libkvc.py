@@ -143,6 +143,13 @@ class CSession:
         run("kvc_session_run", self.pointer, number, inputs, len(args), outputs, count)
         return [read(outputs[i]) for i in range(count)]
 
+    def call_into(self, name: str, given: np.ndarray, *results: np.ndarray) -> None:
+        """Run a method of one input; its results are put into arrays of the caller."""
+        inputs, count = (CArray * 1)(described(given)), len(results)
+        outputs = (CArray * max(1, count))(*map(described, results))
+        number = self.bundle.method(name)
+        run("kvc_session_run", self.pointer, number, inputs, 1, outputs, count)
+
     def shapes(self, name: str, *args: np.ndarray | None) -> list[tuple[int, ...]]:
         number = self.bundle.method(name)
         inputs = (CArray * max(1, len(args)))(*map(described, args))

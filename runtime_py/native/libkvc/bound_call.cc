@@ -23,11 +23,7 @@ void BoundCall::refuse(const char* what) const {
        shown(bundle_->program().methods[static_cast<size_t>(method)].name).c_str(), what);
 }
 
-int64_t BoundCall::value(uint32_t form) const {
-  const int64_t found = values_[form];
-  if (found == kNoValue) refuse("a number of it has too many bits");
-  return found;
-}
+int64_t BoundCall::value(uint32_t form) const { return values_[form]; }
 
 void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
                      const StateMemory& memory, uint8_t* scratch) {
@@ -41,7 +37,10 @@ void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
   scratch_nbytes_ = list.scratch_nbytes;
   sizes = at;
   const stored::BoundList& from = *list.table;
-  evaluate_forms(*table_, sizes, &products_, &values_);
+  fill_sizes(bundle.program(), sizes, &full_sizes_);
+  if (!evaluate_forms(*table_, full_sizes_, &products_, &values_)) {
+    refuse("a number of it has too many bits");
+  }
   lay_out_own(list);
   moved_.clear();
   constants_.clear();

@@ -69,6 +69,7 @@ class BoundCall {
   uint64_t at_id_ = 0;  // another session may get the address of one that was closed
   uint8_t* scratch_ = nullptr;
   uint64_t scratch_nbytes_ = 0;
+  Sizes full_sizes_;
   std::vector<int64_t> products_, values_;
   std::vector<int64_t> own_;  // memory of cursors and filled regions
   std::vector<CursorMemory> cursors_;

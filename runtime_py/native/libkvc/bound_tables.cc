@@ -1,6 +1,8 @@
 #include "bound_tables.h"
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "tables.h"
 
@@ -13,9 +15,13 @@ namespace {
 constexpr const char* kWhere = "bound lists";
 constexpr size_t kMostRank = 8, kMostFactors = 8, kMostTerms = 64, kMostLists = 1024;
 constexpr int64_t kMostForm = int64_t{1} << 60;
+constexpr int64_t kNoValue = -1;  // no product of sizes has it
+constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 constexpr uint64_t kMostScratch = uint64_t{1} << 40;
 
 void need(bool holds, const char* what) { require(holds, kWhere, what); }
+
+bool fits_in_form(int64_t number) { return number >= -kMostForm && number <= kMostForm; }
 
 template <class Ends>
 void check_short_runs(const Ends& ends, size_t most) {
@@ -32,6 +38,7 @@ class Checker {
         operands_(table.operand_regions()->size()) {}
 
   void check() const {
+    check_kernels();
     check_forms();
     check_layouts();
     check_operands();
@@ -40,18 +47,34 @@ class Checker {
   }
 
  private:
+  void check_kernels() const {
+    std::set<std::string> names;
+    for (const auto* name : *table_.kernels()) {
+      need(names.insert(text_in(name)).second, "a kernel is there twice");
+    }
+  }
+
   void check_forms() const {
     const size_t terms = table_.term_factors()->size();
     const auto& products = *table_.product_ends();
     check_runs(products, products.size(), table_.product_symbols()->size(), kWhere);
     check_short_runs(products, kMostFactors);
+    for (uint32_t i = 0; i < products.size(); ++i) {
+      need(run_of(products, i).begin < products.Get(i), "a product has no factors");
+    }
     check_runs(*table_.term_ends(), forms_, terms, kWhere);
     check_short_runs(*table_.term_ends(), kMostTerms);
     need(table_.term_products()->size() == terms, "terms have no product");
     check_ids(*table_.term_products(), products.size(), kWhere);
     check_ids(*table_.product_symbols(), program_.expressions.symbols.size(), kWhere);
     for (const int64_t factor : *table_.term_factors()) {
-      need(factor >= -kMostForm && factor <= kMostForm, "a form has a number out of range");
+      need(factor != 0 && fits_in_form(factor), "a form has a number out of range");
+    }
+    for (uint32_t i = 0; i < forms_; ++i) {
+      const Run terms_of = run_of(*table_.term_ends(), i);
+      const bool varied = terms_of.begin < terms_of.end;
+      need(!varied || fits_in_form(table_.form_constants()->Get(i)),
+           "a form has a number out of range");
     }
   }
 
@@ -79,6 +102,8 @@ class Checker {
     const auto region = static_cast<Region>(table_.operand_regions()->Get(i));
     const uint32_t place = table_.operand_places()->Get(i);
     need(region <= Region::kFilled, "an unknown region");
+    const bool single = region == Region::kAbsent || region == Region::kScratch;
+    need(!single || place == 0, "an operand has the number of a region that is the only one");
     if (region == Region::kAbsent) return;
     need(table_.operand_offsets()->Get(i) < forms_, "an offset is no form");
     need(table_.operand_layouts()->Get(i) < table_.layout_ends()->size(), "an unknown layout");
@@ -100,6 +125,10 @@ class Checker {
     need(list.scratch_nbytes() <= kMostScratch, "a list needs too much memory");
     const bool all = list.lowers()->size() == symbols && list.uppers()->size() == symbols;
     need(all, "a size lacks bounds");
+    for (uint32_t i = 0; i < symbols; ++i) {
+      const int64_t lower = list.lowers()->Get(i), upper = list.uppers()->Get(i);
+      need(lower >= 0 && lower <= upper && upper <= kMostSize, "its bounds are no sizes");
+    }
     check_ids(*list.step_kernels(), table_.kernels()->size(), kWhere);
     check_runs(*list.operand_ends(), steps, list.operands()->size(), kWhere);
     check_runs(*list.integer_ends(), steps, list.integers()->size(), kWhere);
@@ -140,6 +169,17 @@ bool calls_addresses(const char* kernel) {
   return std::strcmp(kernel, "call") == 0 || std::strcmp(kernel, "ask") == 0;
 }
 
+// Whether all sizes that are known lie within the bounds of a list.
+bool includes(const ListEntry& list, const Sizes& sizes) {
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == kUnknown) continue;
+    if (sizes[i] < list.table->lowers()->Get(i) || sizes[i] > list.table->uppers()->Get(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
@@ -164,19 +204,31 @@ BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
 
 const ListEntry* BoundTables::find(int method, const Sizes& sizes) const {
   for (const ListEntry& one : lists) {
-    if (one.method != method) continue;
-    bool inside = true;
-    for (uint32_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] == kUnknown) continue;
-      inside = inside && one.table->lowers()->Get(i) <= sizes[i];
-      inside = inside && sizes[i] <= one.table->uppers()->Get(i);
-    }
-    if (inside) return &one;
+    if (one.method == method && includes(one, sizes)) return &one;
   }
   return nullptr;
 }
 
-void evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
+std::vector<std::pair<int64_t, int64_t>> BoundTables::bounds_of(int method, const Sizes& sizes,
+                                                                uint32_t symbol) const {
+  Sizes others = sizes;
+  others[symbol] = kUnknown;
+  std::vector<std::pair<int64_t, int64_t>> found;
+  for (const ListEntry& one : lists) {
+    if (one.method != method || !includes(one, others)) continue;
+    found.emplace_back(one.table->lowers()->Get(symbol), one.table->uppers()->Get(symbol));
+  }
+  return found;
+}
+
+void fill_sizes(const Program& program, const Sizes& sizes, Sizes* full) {
+  *full = sizes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == kUnknown) (*full)[i] = program.expressions.symbols[i].lower;
+  }
+}
+
+bool evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
                     std::vector<int64_t>* products, std::vector<int64_t>* values) {
   const auto& product_ends = *table.product_ends();
   const auto& term_ends = *table.term_ends();
@@ -186,8 +238,7 @@ void evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
     int64_t product = 1;
     bool fits = true;
     for (uint32_t j = run.begin; j < run.end; ++j) {
-      const int64_t size = sizes[table.product_symbols()->Get(j)];
-      fits = fits && size != kUnknown && multiply(product, size, &product);
+      fits = fits && multiply(product, sizes[table.product_symbols()->Get(j)], &product);
     }
     (*products)[i] = fits ? product : kNoValue;
   }
@@ -196,17 +247,19 @@ void evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
   for (uint32_t i = 0; i < term_ends.size(); ++i) {
     const Run run = run_of(term_ends, i);
     int64_t value = table.form_constants()->Get(i);
-    bool fits = true;
     for (uint32_t j = run.begin; j < run.end; ++j) {
       const int64_t product = (*products)[table.term_products()->Get(j)];
       int64_t term;
-      fits = fits && product != kNoValue && multiply(product, table.term_factors()->Get(j), &term);
-      fits = fits && add(value, term, &value);
+      const bool fits = product != kNoValue &&
+                        multiply(product, table.term_factors()->Get(j), &term) &&
+                        add(value, term, &value);
+      if (!fits) return false;
     }
     const bool varied = run.end > run.begin;
-    fits = fits && (!varied || (value < kMost && value > -kMost));
-    (*values)[i] = fits ? value : kNoValue;
+    if (varied && (value >= kMost || value <= -kMost)) return false;
+    (*values)[i] = value;
   }
+  return true;
 }
 
 }  // namespace kvc::lib
