@@ -138,22 +138,33 @@ def listed_vocabulary(bounds: Bounds, method: int) -> int | None:
     for one in bounds.lists:
         if one.method == method:
             found = {places[one.columns["inputs"][0]]}
-            operands, ends = one.columns["operands"], one.columns["operand_ends"]
-            runs = np.split(operands, ends[:-1])
-            for kernel, run in zip(one.columns["step_kernels"], runs, strict=True):
+            for kernel, run in _steps(one):
                 name = bounds.kernels[kernel]
                 reads = found & {places[i] for i in run[1:]}
                 if name == _CHOICE and reads:
                     found.add(places[run[0]])
-                elif name in LOOKUPS and places[run[-1]] in found:
-                    return _first_dim(tables, int(run[1]))
+                elif name in LOOKUPS and len(run) > 2 and places[run[-1]] in found:
+                    return _first_dim(tables, run[1])
     return None
 
 
-def _first_dim(tables: Columns, operand: int) -> int:
-    """Return the first dim of an operand that does not follow sizes."""
+def _steps(one: BoundList) -> Iterator[tuple[int, list[int]]]:
+    """Yield the kernel of each step and its operands."""
+    operands, start = one.columns["operands"].tolist(), 0
+    kernels, ends = one.columns["step_kernels"], one.columns["operand_ends"]
+    for kernel, end in zip(kernels.tolist(), ends.tolist(), strict=True):
+        yield kernel, operands[start:end]
+        start = end
+
+
+def _first_dim(tables: Columns, operand: int) -> int | None:
+    """Return the first dim of an operand that does not follow sizes, None without."""
+    if tables["operand_regions"][operand] == RegionKind.ABSENT:
+        return None
     layout = int(tables["operand_layouts"][operand])
     first = int(tables["layout_ends"][layout - 1]) if layout else 0
+    if first == tables["layout_ends"][layout]:
+        return None
     return int(tables["form_constants"][tables["layout_dims"][first]])
 
 
@@ -167,20 +178,26 @@ def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:
     Raises:
         OverflowError: a value that follows sizes has more than 61 bits.
     """
-    constants, factors = columns["form_constants"], sizes.astype(np.float64)
+    constants = columns["form_constants"]
     varied = np.diff(columns.ints("term_ends"), prepend=0) > 0
-    near = constants.astype(np.float64) + _sums(columns, factors)
-    if np.any(np.abs(near[varied]) >= 2.0**61):
-        raise OverflowError("a number of a bound list has more than 61 bits")
-    found: Ints = constants + _sums(columns, sizes)
+    # Without signs, so that no sum on the way is more than the last one.
+    most = _sums(columns, sizes.astype(np.float64), np.abs)
+    most += np.abs(constants.astype(np.float64))
+    if np.any(most[varied] >= 2.0**61):
+        raise OverflowError("a number of it has too many bits")
+    found: Ints = constants + _sums(columns, sizes, np.positive)
     return found
 
 
-def _sums(columns: Columns, sizes: Any) -> Any:  # noqa: ANN401  int64 or float64
-    """Return the sum of the terms of each form."""
+def _sums(
+    columns: Columns,
+    sizes: Any,  # noqa: ANN401  int64 or float64
+    sign: np.ufunc,
+) -> Any:  # noqa: ANN401  as sizes
+    """Return the sum of the terms of each form, whose factors `sign` changes."""
     multiplied = sizes[columns["product_symbols"]]
     products = _of_runs(np.multiply, multiplied, columns["product_ends"])
-    terms = columns["term_factors"] * products[columns["term_products"]]
+    terms = sign(columns["term_factors"]) * products[columns["term_products"]]
     return _of_runs(np.add, terms, columns["term_ends"])
 
 

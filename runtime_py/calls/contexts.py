@@ -44,6 +44,9 @@ from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Buffer
 from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import StateMemory
+from kvc.schema.dtypes import DType
+from kvc.schema.graph import Graph
+from kvc.schema.types import evaluate
 
 FRAMES_KEPT = 48
 Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to
@@ -226,6 +229,7 @@ class ExecutionContext:
         self, entry: MethodEntry, sizes: Mapping[str, int], buffers: Sequence[Buffer]
     ) -> ListFrame | None:
         """Return the frame of a bound list; None if no list includes the sizes."""
+        graph = entry.method.graph
         lists = None if _recorded() else self._shared.lists(entry.id)
         arrays = [held for held in buffers if isinstance(held, np.ndarray)]
         if lists is None or len(arrays) < len(buffers):
@@ -237,12 +241,14 @@ class ExecutionContext:
             return None
         if self.listed is None or self.listed.nbytes < chosen.scratch_nbytes:
             self.listed = Arena(chosen.scratch_nbytes)
+        whole = dict(zip(names, given, strict=True))
         return lists.bind(
             chosen,
             np.array(given, np.int64),
             ListMemory(self.listed, self._shared.constant, arrays),
-            len(entry.method.graph.instructions) - 1,
+            len(graph.instructions) - 1,
             partial(self._bind_graph, entry, sizes, buffers, {}),
+            (_declared(graph, graph.inputs, whole), _declared(graph, graph.outputs, whole)),
         )
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
@@ -361,6 +367,14 @@ class ContextPool:
                 return
             action, self._when_drained = self._when_drained, None
         action()
+
+
+def _declared(
+    graph: Graph, values: Sequence[int], sizes: Mapping[str, int]
+) -> list[tuple[DType, tuple[int, ...]]]:
+    """Return the dtypes and shapes of values of a graph."""
+    kinds = (graph.values[value].type for value in values)
+    return [(x.dtype, tuple([evaluate(dim, sizes) for dim in x.dims])) for x in kinds]
 
 
 def run_bound(

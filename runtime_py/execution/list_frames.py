@@ -13,6 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.execution.executor import Frame, RunProgress
+from kvc.runtime.execution.list_places import (
+    PlaceError,
+    array_at,
+    check_declared,
+    check_within,
+    cursor_counts,
+    filled_counts,
+    spans,
+)
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, address_of
 from kvc.runtime.native import TENSOR, Failure, NativeCall, NativePartition, Steps
@@ -28,7 +37,7 @@ from kvc.schema.two_threads import share
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]  # of the dtype TENSOR
 _MOST_AXES = 8
-_MOST_FILLED = 1 << 20
+Declared = Sequence[tuple[DType, tuple[int, ...]]]
 
 
 @frozen
@@ -134,8 +143,9 @@ class ListBinder:
         memory: ListMemory,
         last: int,
         from_graph: Callable[[], Frame],
-    ) -> ListFrame | None:
-        """Return the frame of a list; None if its inputs or results are no scratch.
+        declared: tuple[Declared, Declared],
+    ) -> ListFrame:
+        """Return the frame of a list.
 
         Args:
             one: a list whose bounds include the sizes.
@@ -143,22 +153,33 @@ class ListBinder:
             memory: the memory of the regions.
             last: as in `ListFrame`.
             from_graph: as in `ListFrame`.
+            declared: the dtypes and shapes of the method's inputs, and of its outputs.
 
         Raises:
-            BadProgram: a step would leave its memory, or breaks its kernel's contract.
+            BadProgram: a step would leave its memory, or breaks its kernel's contract,
+                or an input or output has another shape.
         """
-        tables, columns = self.bounds.columns, one.columns
-        ends = [*columns["inputs"].tolist(), *columns["outputs"].tolist()]
-        if np.any(tables["operand_regions"][ends] != RegionKind.SCRATCH):
-            return None
         try:
-            values = evaluate_forms(tables, sizes)
-        except OverflowError as error:
+            return self._bind(one, sizes, memory, last, from_graph, declared)
+        except (OverflowError, PlaceError) as error:
             raise self._wrong(one, str(error)) from error
-        cursors = [
-            np.zeros(values[form], np.int64) for form in columns["cursor_counts"]
-        ]
+
+    def _bind(
+        self,
+        one: BoundList,
+        sizes: Ints,
+        memory: ListMemory,
+        last: int,
+        from_graph: Callable[[], Frame],
+        declared: tuple[Declared, Declared],
+    ) -> ListFrame:
+        tables, columns = self.bounds.columns, one.columns
+        values = evaluate_forms(tables, sizes)
+        counts = cursor_counts(values[columns["cursor_counts"]])
+        cursors = [np.zeros(count, np.int64) for count in counts]
         rows = self._rows(values)
+        for what, own in zip(("inputs", "outputs"), declared, strict=True):
+            check_declared(rows[columns[what]], own, what)
         regions = self._regions(one, values, rows, memory, cursors)
         steps = Steps.of_columns(
             self._library,
@@ -178,8 +199,8 @@ class ListBinder:
         slots = map(_slot_of, columns["cursor_fields"].tolist())
         return ListFrame(
             NativeCall([partition]),
-            [self._scratch(memory.scratch, rows, i) for i in columns["inputs"]],
-            [self._scratch(memory.scratch, rows, i) for i in columns["outputs"]],
+            [self._array(regions, rows, i) for i in columns["inputs"].tolist()],
+            [self._array(regions, rows, i) for i in columns["outputs"].tolist()],
             list(zip(slots, cursors, strict=True)),
             last,
             from_graph,
@@ -220,13 +241,15 @@ class ListBinder:
         tables, columns = self.bounds.columns, one.columns
         own = [columns[name] for name in ("operands", "inputs", "outputs")]
         used = np.unique(np.concatenate(own))
-        kinds, places = tables["operand_regions"][used], tables["operand_places"][used]
+        kinds = tables["operand_regions"][used]
+        there = used[kinds != RegionKind.ABSENT]
+        kinds, places = tables["operand_regions"][there], tables["operand_places"][there]
+        nbytes = spans(rows[there])
+        filled = filled_counts(
+            rows[there], nbytes, kinds, places, [len(held) for held in cursors]
+        )
         names = np.unique(places[kinds == RegionKind.CONSTANT]).tolist()
         _read_all(memory.constant, names)
-        filled = dict[int, int]()
-        for i in used[kinds == RegionKind.FILLED].tolist():
-            form = int(tables["operand_places"][i])
-            filled[form] = max(filled.get(form, 1), self._reach(one, rows[i]))
         regions = {
             RegionKind.CONSTANT: {i: _read_only(memory.constant(i)) for i in names},
             RegionKind.STATE: dict(enumerate(memory.states)),
@@ -237,31 +260,22 @@ class ListBinder:
                 for form, count in filled.items()
             },
         }
-        for kind, arrays in regions.items():
-            found = (arrays[place] for place in places[kinds == kind].tolist())
-            addresses = np.array([address_of(held) for held in found], np.uint64)
-            rows["data"][used[kinds == kind]] += addresses
+        held = [
+            regions[RegionKind(kind)][place]
+            for kind, place in zip(kinds.tolist(), places.tolist(), strict=True)
+        ]
+        check_within(rows[there], nbytes, np.array([x.nbytes for x in held], np.int64))
+        rows["data"][there] += np.array([address_of(x) for x in held], np.uint64)
         return regions
 
-    def _reach(self, one: BoundList, row: Any) -> int:  # noqa: ANN401  of `Rows`
-        """Return how many elements lie from the first to the last of an operand."""
-        rank = int(row["rank"])
-        dims, strides = row["dims"][:rank].tolist(), row["strides"][:rank].tolist()
-        steps = (max(n - 1, 0) * by for n, by in zip(dims, strides, strict=True))
-        count: int = sum(steps) + 1
-        if not 0 < count <= _MOST_FILLED:
-            raise self._wrong(one, f"{count} equal numbers are too many")
-        return count
-
-    def _scratch(self, scratch: Arena, rows: Rows, operand: int) -> Array:
-        """Return the array of an operand in scratch memory."""
-        row = rows[operand]
-        dtype, rank = DType(int(row["dtype"])), int(row["rank"])
-        strides = row["strides"][:rank] * dtype.itemsize
-        offset = int(row["data"]) - scratch.address
-        shape = tuple(row["dims"][:rank].tolist())
-        memory = scratch.owner
-        return np.ndarray(shape, dtype.numpy, memory, offset, tuple(strides.tolist()))
+    def _array(
+        self, regions: Mapping[RegionKind, Mapping[int, Array]], rows: Rows, operand: int
+    ) -> Array:
+        """Return the array of an operand."""
+        tables = self.bounds.columns
+        kind = RegionKind(int(tables["operand_regions"][operand]))
+        held = regions[kind][int(tables["operand_places"][operand])]
+        return array_at(held, rows[operand])
 
 
 def _fail(failure: Failure) -> NoReturn:

@@ -310,7 +310,7 @@ class Attention {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t place = at + (begin + i) * mask.strides[3];
         if (mask.dtype == DType::kFloat32) scores[i] += mask.as<const float>()[place];
-        if (mask.dtype == DType::kBool && !mask.as<const bool>()[place]) scores[i] = kNone;
+        if (mask.dtype == DType::kBool && mask.as<const uint8_t>()[place] == 0) scores[i] = kNone;
       }
     }
     if (a_.slopes) {

@@ -15,6 +15,7 @@ from kvc.schema.bounds import BoundList, Bounds, Columns, RegionKind
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.graph import CursorField
 from kvc.schema.model import Program
+from kvc.schema.uses import PLAIN, SLOT
 from kvc.schema.verify.limits import MAX_DIM, MAX_RANK, MAX_TENSOR_NBYTES, Reporter
 
 _WHERE: Final = "bound lists"
@@ -23,6 +24,7 @@ _MAX_TERMS: Final = 64  # of a form
 _MAX_LISTS: Final = 1024
 _MAX_FORM: Final = 1 << 60  # of constants and factors of forms
 _FIELDS: Final = len(CursorField)
+_PLAIN: Final = (PLAIN, SLOT)  # formats of what lists read
 
 
 def check_bounds(program: Program, report: Reporter) -> None:
@@ -120,6 +122,11 @@ class _Checker:
             own = places[regions == kind]
             there = not own.size or int(own.max()) < count
             self._require(there, f"an operand of {kind.name} has a place past {count}")
+        lent = np.any(regions == RegionKind.CALLER)
+        self._require(not lent, "an operand lies in a caller's array, as in no list yet")
+        plain = np.array([one.format in _PLAIN for one in program.names], bool)
+        own = places[regions == RegionKind.CONSTANT]
+        self._require(np.all(plain[own]), "an operand is packed data or a file")
         there = regions != RegionKind.ABSENT
         for name, count in (
             ("operand_offsets", self._forms),
@@ -182,3 +189,6 @@ class _Checker:
         if name != "operands":
             given = np.all(regions != RegionKind.ABSENT)
             self._require(given, f"one of its {name} is absent")
+        if name == "inputs":
+            put = np.all(regions == RegionKind.SCRATCH)
+            self._require(put, "an input is not put into scratch memory")

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.machinery
+import os
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -82,11 +83,15 @@ class Refused(Exception):
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return the library of the kernels, which has libkvc in it."""
+    """Return the library of the kernels, which has libkvc in it.
+
+    KVC_SANITIZED names another file, such as one built with sanitizers.
+    """
     folder = Path(kvc.runtime.native.__file__).parent
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
     paths = [folder / f"_kernels{suffix}" for suffix in suffixes]
-    found = ctypes.CDLL(str(next(path for path in paths if path.exists())))
+    there = next(str(path) for path in paths if path.exists())
+    found = ctypes.CDLL(os.environ.get("KVC_SANITIZED", there))
     found.kvc_session_capacity.restype = c_int64
     found.kvc_session_capacity.argtypes = (c_void_p,)
     found.kvc_close.argtypes, found.kvc_close.restype = (c_void_p,), None

@@ -23,12 +23,6 @@ void BoundCall::refuse(const char* what) const {
        shown(bundle_->program().methods[static_cast<size_t>(method)].name).c_str(), what);
 }
 
-int64_t BoundCall::value(uint32_t form) const {
-  const int64_t found = values_[form];
-  if (found == kNoValue) refuse("a number of it has too many bits");
-  return found;
-}
-
 void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
                      const StateMemory& memory, uint8_t* scratch) {
   bundle_ = &bundle;
@@ -41,7 +35,11 @@ void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
   scratch_nbytes_ = list.scratch_nbytes;
   sizes = at;
   const stored::BoundList& from = *list.table;
-  evaluate_forms(*table_, sizes, &products_, &values_);
+  Sizes whole = at;
+  bundle.program().expressions.complete(&whole);
+  if (!evaluate_forms(*table_, whole, &products_, &values_)) {
+    refuse("a number of it has too many bits");
+  }
   lay_out_own(list);
   moved_.clear();
   constants_.clear();

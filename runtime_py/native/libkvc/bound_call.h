@@ -55,7 +55,7 @@ class BoundCall {
 
   void lay_out_own(const ListEntry& list);
   void note_filled(uint32_t operand);
-  int64_t value(uint32_t form) const;
+  int64_t value(uint32_t form) const { return values_[form]; }
   // Fills dtype, dims and strides, and returns how many bytes from its first one it spans.
   int64_t describe(uint32_t operand, Tensor* tensor) const;
   void place(uint32_t operand, const StateMemory& memory, Tensor* tensor);

@@ -1,6 +1,9 @@
 #include "bound_tables.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string>
 
 #include "tables.h"
 
@@ -12,15 +15,19 @@ namespace {
 
 constexpr const char* kWhere = "bound lists";
 constexpr size_t kMostRank = 8, kMostFactors = 8, kMostTerms = 64, kMostLists = 1024;
+constexpr int64_t kMostSize = int64_t{1} << 31;
 constexpr int64_t kMostForm = int64_t{1} << 60;
 constexpr uint64_t kMostScratch = uint64_t{1} << 40;
+
+constexpr int64_t kTooLarge = int64_t{1} << 62;  // stands for a product that is larger
 
 void need(bool holds, const char* what) { require(holds, kWhere, what); }
 
 template <class Ends>
-void check_short_runs(const Ends& ends, size_t most) {
+void check_short_runs(const Ends& ends, size_t least, size_t most) {
   for (uint32_t i = 0; i < ends.size(); ++i) {
     const Run run = run_of(ends, i);
+    need(run.end - run.begin >= least, "a run is empty");
     need(run.end - run.begin <= most, "a run is too long");
   }
 }
@@ -36,29 +43,44 @@ class Checker {
     check_layouts();
     check_operands();
     need(table_.lists()->size() <= kMostLists, "there are too many");
+    check_kernels();
     for (const auto* list : *table_.lists()) check_list(*list);
   }
 
  private:
+  void check_kernels() const {
+    std::vector<std::string> names;
+    for (const auto* name : *table_.kernels()) names.push_back(name->str());
+    std::sort(names.begin(), names.end());
+    const bool unique = std::adjacent_find(names.begin(), names.end()) == names.end();
+    need(unique, "a kernel is there twice");
+  }
+
   void check_forms() const {
     const size_t terms = table_.term_factors()->size();
     const auto& products = *table_.product_ends();
     check_runs(products, products.size(), table_.product_symbols()->size(), kWhere);
-    check_short_runs(products, kMostFactors);
+    check_short_runs(products, 1, kMostFactors);
     check_runs(*table_.term_ends(), forms_, terms, kWhere);
-    check_short_runs(*table_.term_ends(), kMostTerms);
+    check_short_runs(*table_.term_ends(), 0, kMostTerms);
     need(table_.term_products()->size() == terms, "terms have no product");
     check_ids(*table_.term_products(), products.size(), kWhere);
     check_ids(*table_.product_symbols(), program_.expressions.symbols.size(), kWhere);
-    for (const int64_t factor : *table_.term_factors()) {
-      need(factor >= -kMostForm && factor <= kMostForm, "a form has a number out of range");
+    for (const int64_t factor : *table_.term_factors()) check_number(factor);
+    for (uint32_t i = 0; i < forms_; ++i) {
+      const Run run = run_of(*table_.term_ends(), i);
+      if (run.end > run.begin) check_number(table_.form_constants()->Get(i));
     }
+  }
+
+  static void check_number(int64_t number) {
+    need(number >= -kMostForm && number <= kMostForm, "a form has a number out of range");
   }
 
   void check_layouts() const {
     const size_t dims = table_.layout_dims()->size();
     check_runs(*table_.layout_ends(), table_.layout_dtypes()->size(), dims, kWhere);
-    check_short_runs(*table_.layout_ends(), kMostRank);
+    check_short_runs(*table_.layout_ends(), 0, kMostRank);
     need(table_.layout_strides()->size() == dims, "dims have no stride");
     check_ids(*table_.layout_dims(), forms_, kWhere);
     check_ids(*table_.layout_strides(), forms_, kWhere);
@@ -79,6 +101,8 @@ class Checker {
     const auto region = static_cast<Region>(table_.operand_regions()->Get(i));
     const uint32_t place = table_.operand_places()->Get(i);
     need(region <= Region::kFilled, "an unknown region");
+    const bool single = region == Region::kAbsent || region == Region::kScratch;
+    need(!single || place == 0, "an unknown place");
     if (region == Region::kAbsent) return;
     need(table_.operand_offsets()->Get(i) < forms_, "an offset is no form");
     need(table_.operand_layouts()->Get(i) < table_.layout_ends()->size(), "an unknown layout");
@@ -100,6 +124,10 @@ class Checker {
     need(list.scratch_nbytes() <= kMostScratch, "a list needs too much memory");
     const bool all = list.lowers()->size() == symbols && list.uppers()->size() == symbols;
     need(all, "a size lacks bounds");
+    for (uint32_t i = 0; i < symbols; ++i) {
+      const int64_t lower = list.lowers()->Get(i), upper = list.uppers()->Get(i);
+      need(lower >= 0 && lower <= upper && upper < kMostSize, "its bounds are no sizes");
+    }
     check_ids(*list.step_kernels(), table_.kernels()->size(), kWhere);
     check_runs(*list.operand_ends(), steps, list.operands()->size(), kWhere);
     check_runs(*list.integer_ends(), steps, list.integers()->size(), kWhere);
@@ -167,7 +195,6 @@ const ListEntry* BoundTables::find(int method, const Sizes& sizes) const {
     if (one.method != method) continue;
     bool inside = true;
     for (uint32_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] == kUnknown) continue;
       inside = inside && one.table->lowers()->Get(i) <= sizes[i];
       inside = inside && sizes[i] <= one.table->uppers()->Get(i);
     }
@@ -176,37 +203,36 @@ const ListEntry* BoundTables::find(int method, const Sizes& sizes) const {
   return nullptr;
 }
 
-void evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
+bool evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
                     std::vector<int64_t>* products, std::vector<int64_t>* values) {
+  constexpr double kMost = 2305843009213693952.0;  // 2**61
   const auto& product_ends = *table.product_ends();
   const auto& term_ends = *table.term_ends();
+  const auto& factors = *table.term_factors();
   products->resize(product_ends.size());
   for (uint32_t i = 0; i < product_ends.size(); ++i) {
     const Run run = run_of(product_ends, i);
     int64_t product = 1;
-    bool fits = true;
     for (uint32_t j = run.begin; j < run.end; ++j) {
       const int64_t size = sizes[table.product_symbols()->Get(j)];
-      fits = fits && size != kUnknown && multiply(product, size, &product);
+      if (!multiply(product, size, &product)) product = kTooLarge;
     }
-    (*products)[i] = fits ? product : kNoValue;
+    (*products)[i] = product;
   }
-  constexpr int64_t kMost = int64_t{1} << 61;
   values->resize(term_ends.size());
   for (uint32_t i = 0; i < term_ends.size(); ++i) {
     const Run run = run_of(term_ends, i);
     int64_t value = table.form_constants()->Get(i);
-    bool fits = true;
+    double most = std::abs(static_cast<double>(value));  // without signs
     for (uint32_t j = run.begin; j < run.end; ++j) {
       const int64_t product = (*products)[table.term_products()->Get(j)];
-      int64_t term;
-      fits = fits && product != kNoValue && multiply(product, table.term_factors()->Get(j), &term);
-      fits = fits && add(value, term, &value);
+      most += std::abs(static_cast<double>(factors.Get(j))) * static_cast<double>(product);
+      if (most >= kMost) return false;
+      value += factors.Get(j) * product;
     }
-    const bool varied = run.end > run.begin;
-    fits = fits && (!varied || (value < kMost && value > -kMost));
-    (*values)[i] = fits ? value : kNoValue;
+    (*values)[i] = value;
   }
+  return true;
 }
 
 }  // namespace kvc::lib

@@ -28,8 +28,7 @@ struct BoundTables {
   std::vector<ListEntry> lists;
   uint64_t scratch_nbytes = 0;  // the most of all lists
 
-  // The first list of a method for sizes; null where there is none. Unknown sizes are of symbols
-  // that the method does not have.
+  // The first list of a method for sizes of all symbols; null where there is none.
   const ListEntry* find(int method, const Sizes& sizes) const;
 };
 
@@ -37,12 +36,9 @@ struct BoundTables {
 // since nothing of them is used but the version.
 BoundTables read_bounds(const stored::Bounds& table, const Program& program);
 
-// No form has this value; kUnknown is one that a step may have, of an argument left out.
-constexpr int64_t kNoValue = kUnknown + 1;
-
-// The value of each form at some sizes; kNoValue where it has too many bits or a size is unknown.
-// `products` is memory for values between.
-void evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
+// The value of each form at sizes of all symbols. False where the parts of one that follows sizes,
+// without their signs, are 2**61 or more. `products` is memory for values between.
+bool evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
                     std::vector<int64_t>* products, std::vector<int64_t>* values);
 
 }  // namespace kvc::lib
