@@ -248,7 +248,10 @@ class ExecutionContext:
             ListMemory(self.listed, self._shared.constant, arrays),
             len(graph.instructions) - 1,
             partial(self._bind_graph, entry, sizes, buffers, {}),
-            (_declared(graph, graph.inputs, whole), _declared(graph, graph.outputs, whole)),
+            (
+                _declared(graph, graph.inputs, whole),
+                _declared(graph, graph.outputs, whole),
+            ),
         )
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:

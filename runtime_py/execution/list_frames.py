@@ -243,7 +243,10 @@ class ListBinder:
         used = np.unique(np.concatenate(own))
         kinds = tables["operand_regions"][used]
         there = used[kinds != RegionKind.ABSENT]
-        kinds, places = tables["operand_regions"][there], tables["operand_places"][there]
+        kinds, places = (
+            tables["operand_regions"][there],
+            tables["operand_places"][there],
+        )
         nbytes = spans(rows[there])
         filled = filled_counts(
             rows[there], nbytes, kinds, places, [len(held) for held in cursors]
@@ -269,7 +272,10 @@ class ListBinder:
         return regions
 
     def _array(
-        self, regions: Mapping[RegionKind, Mapping[int, Array]], rows: Rows, operand: int
+        self,
+        regions: Mapping[RegionKind, Mapping[int, Array]],
+        rows: Rows,
+        operand: int,
     ) -> Array:
         """Return the array of an operand."""
         tables = self.bounds.columns

@@ -38,7 +38,7 @@ from kvc.schema.errors import KvcError
 BATCH = 50  # cases that one process tries
 SLOW = 4  # times slower that a sanitizer makes all
 LIMITS = Limits(seconds=5, nbytes=6 << 30)
-AGREED = ("same", "refused", "unchanged", "runs", "no lists in C")
+AGREED = ("same", "refused", "unchanged", "runs", "no lists in C", "graph")
 FAMILY, KIND, OURS, THEIRS, VERIFIED = range(5)
 
 

@@ -251,7 +251,6 @@ def _bytes(seed: ListMutations, dice: random.Random) -> bytes:
     return raw
 
 
-
 Family = Callable[[ListMutations, random.Random], bytes]
 FAMILIES: Mapping[str, Family] = {
     "numbers": lambda seed, dice: seed.of_bounds(_numbers, dice),

@@ -6,6 +6,7 @@ Python, or a code of libkvc that says what is wrong, is a finding.
 """
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,12 @@ from list_seeds import Call, Fork, ListSeed, Reset, Restore, Rewind, Step
 from kvc.runtime import Program, Session, load
 from kvc.schema.errors import KvcError
 
-OPENED = -1  # the step of opening a bundle and its session
+# What Python's checks say of graphs, and of bytes that libkvc does not read
+_OF_GRAPH = re.compile(
+    r"kvc: (variant [^,]*, )?method '[^']*'(, block|, value|, instruction|: it (reads|wri)"
+    r"|: the scratch|: id |:? \d+ runs|: instr)|kvc: delegate|malformed at byte"
+)
+_FORMAT_ERRORS = ("BadProgram", "BadStructure", "LimitExceeded")
 
 
 class Played(NamedTuple):
@@ -34,6 +40,7 @@ class Played(NamedTuple):
     refused: str
     text: str = ""
     finding: bool = False
+    at_save: bool = False
 
 
 def _digest(arrays: Sequence[np.ndarray]) -> str:
@@ -135,7 +142,10 @@ def play_python(path: Path, seed: ListSeed, folder: Path) -> Played:
         for step in seed.script:
             given.append(_digest(player.do(step)))
     except KvcError as error:
-        return Played(given, type(error).__name__, str(error))
+        name = type(error).__name__
+        steps = [*seed.script, Reset()]
+        saves = isinstance(steps[len(given)], Restore) and name in _FORMAT_ERRORS
+        return Played(given, name, str(error), at_save=saves)
     except Exception as error:  # no other may come of a file
         return Played(given, type(error).__name__, str(error), True)
     return Played(given, "")
@@ -167,7 +177,11 @@ class Compared(NamedTuple):
 
 
 def compare(ours: Played, theirs: Played) -> Compared:
-    """Compare a play of Python with one of libkvc."""
+    """Compare a play of Python with one of libkvc.
+
+    Python reads the graphs of methods too, in part when it loads a file, and all of them
+    when it saves a session. What only it refuses there is of the kind "graph".
+    """
     one = f"{ours.refused}: {ours.text}"[:300] if ours.refused else ""
     other = f"{theirs.refused}: {theirs.text}"[:300] if theirs.refused else ""
     both = min(len(ours.given), len(theirs.given))
@@ -183,7 +197,10 @@ def compare(ours: Played, theirs: Played) -> Compared:
     elif ours.refused and theirs.refused:
         kind = "refused"
     else:
-        kind = "python alone refuses" if ours.refused else "c alone refuses"
+        kind = "c alone refuses"
+        if ours.refused:
+            of_graph = _OF_GRAPH.search(ours.text) or ours.at_save
+            kind = "graph" if of_graph else "python alone refuses"
     return Compared(kind, one, other)
 
 

@@ -68,8 +68,8 @@ def _of_kind(name: str, back: int, first: int = 5) -> ListSeed:
         return kind_bundle(name, path)
 
     gone: list[Step] = [Rewind((back,))] if back else []
-    script = [*_fed(first, 1, 1), Fork(), *gone, *_fed(1), Restore(), *_fed(1, 3), Reset()]
-    return ListSeed(write, [*script, *_fed(2, 1)], {})
+    script = [*_fed(first, 1, 1), Fork(), *gone, *_fed(1, 3), Reset(), *_fed(2, 1)]
+    return ListSeed(write, [*script, Restore(), *_fed(1, 3)], {})
 
 
 def _rings(keep: int) -> ListSeed:
@@ -114,9 +114,9 @@ def _speaker() -> ListSeed:
         Call("say", (_tokens(1, 4, 1),)),
         Fork(),
         Call("say", (_tokens(1, 2, 2),)),
-        Restore(),
-        Call("say", (_tokens(1, 2, 3),)),
         Call("hear", (rows[:, :, 2:8],)),
+        Call("say", (_tokens(1, 2, 3),)),
+        Restore(),
         Call("say", (_tokens(1, 3, 4),)),
     ]
     return ListSeed(write, script, {})
@@ -129,9 +129,13 @@ def _growing() -> ListSeed:
         return kind_bundle("append", path)
 
     # Its lists are for sessions of no tokens, or one.
-    first, one = Call("prefill", (_tokens(1, 1, 0),)), Call("decode", (_tokens(1, 1, 1),))
-    script = [first, Fork(), one, Rewind((1,)), Restore(), one, Reset()]
-    return ListSeed(write, [*script, Call("prefill", (_tokens(1, 6, 2),))], {})
+    first, one = (
+        Call("prefill", (_tokens(1, 1, 0),)),
+        Call("decode", (_tokens(1, 1, 1),)),
+    )
+    many = Call("prefill", (_tokens(1, 6, 2),))
+    script = [first, Fork(), one, Rewind((1,)), one, Reset(), many, Reset(), first]
+    return ListSeed(write, [*script, Restore(), one], {})
 
 
 LIST_SEEDS: Mapping[str, ListSeed] = {
