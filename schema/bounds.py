@@ -112,6 +112,11 @@ class Bounds:
     columns: Columns
     lists: tuple[BoundList, ...]
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Return the size of the region `SCRATCH` that is enough for any list."""
+        return max(one.scratch_nbytes for one in self.lists)
+
     def find(self, method: int, sizes: Ints) -> BoundList | None:
         """Return the first list of a method for the sizes of all symbols, or None."""
         for one in self.lists:
@@ -178,26 +183,20 @@ def evaluate_forms(columns: Columns, sizes: Ints) -> Ints:
     Raises:
         OverflowError: a value that follows sizes has more than 61 bits.
     """
-    constants = columns["form_constants"]
+    constants, factors = columns["form_constants"], sizes.astype(np.float64)
     varied = np.diff(columns.ints("term_ends"), prepend=0) > 0
-    # Without signs, so that no sum on the way is more than the last one.
-    most = _sums(columns, sizes.astype(np.float64), np.abs)
-    most += np.abs(constants.astype(np.float64))
-    if np.any(most[varied] >= 2.0**61):
-        raise OverflowError("a number of it has too many bits")
-    found: Ints = constants + _sums(columns, sizes, np.positive)
+    near = constants.astype(np.float64) + _sums(columns, factors)
+    if np.any(np.abs(near[varied]) >= 2.0**61):
+        raise OverflowError("a number of a bound list has more than 61 bits")
+    found: Ints = constants + _sums(columns, sizes)
     return found
 
 
-def _sums(
-    columns: Columns,
-    sizes: Any,  # noqa: ANN401  int64 or float64
-    sign: np.ufunc,
-) -> Any:  # noqa: ANN401  as sizes
-    """Return the sum of the terms of each form, whose factors `sign` changes."""
+def _sums(columns: Columns, sizes: Any) -> Any:  # noqa: ANN401  int64 or float64
+    """Return the sum of the terms of each form."""
     multiplied = sizes[columns["product_symbols"]]
     products = _of_runs(np.multiply, multiplied, columns["product_ends"])
-    terms = sign(columns["term_factors"]) * products[columns["term_products"]]
+    terms = columns["term_factors"] * products[columns["term_products"]]
     return _of_runs(np.add, terms, columns["term_ends"])
 
 

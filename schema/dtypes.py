@@ -32,7 +32,8 @@ class DType(IntEnum):
     @property
     def itemsize(self) -> int:
         """Return the size of one element in bytes."""
-        return self.numpy.itemsize
+        # Without the package that brings numpy's dtype of bfloat16.
+        return 2 if self is DType.BFLOAT16 else self.numpy.itemsize
 
     @property
     def numpy(self) -> "np.dtype[np.generic]":

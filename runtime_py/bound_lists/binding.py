@@ -98,6 +98,6 @@ class _Lister:
                 continue
             samples.append(sizes)
             made.append(found)
-        if tuple(high for _, high in box) not in samples:
-            return reason  # without the greatest sizes memory is not known
+        if not made:
+            return reason
         return self._tables.add(self._method, box, samples, made)

@@ -27,6 +27,13 @@ class Form:
     constant: int
     terms: tuple[tuple[Product, int], ...] = ()
 
+    def greatest(self, bounds: Sequence[tuple[int, int]]) -> int:
+        """Return what the form is at most, if each size is within its bounds."""
+        return self.constant + sum(
+            factor * prod(bounds[i][factor > 0] for i in product)
+            for product, factor in self.terms
+        )
+
 
 class Fitter:
     """Finds forms over samples; equal rows of values have the same form."""

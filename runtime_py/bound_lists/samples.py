@@ -11,7 +11,7 @@ from typing import Final
 from kvc.schema.types import Symbol
 
 Box = tuple[tuple[int, int], ...]  # the bounds of each symbol
-_STEPS: Final = (0, 1, 3, 9, 16, 27, 45, 59)
+_STEPS: Final = (0, 1, 2, 3, 5, 8, 13, 21)
 _MOST_BOXES: Final = 64
 _FEW_SIZES: Final = 4  # sizes that say how numbers follow them; fewer have a box each
 _FEW: Final = (4, 16)  # lengths into which prompts are cut, beside 1
@@ -64,7 +64,10 @@ def _few(low: int, high: int) -> list[tuple[int, int]]:
 def samples_of(
     box: Box, used: Sequence[bool], fixed: Sequence[bool]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield sizes within a box, a number for each symbol; the greatest are among them.
+    """Yield sizes within a box, a number for each symbol.
+
+    At the end come the greatest of each symbol alone, and of all together. Some sizes
+    may not go together, such as those of a cache that is full, and of what it gets.
 
     Args:
         box: the bounds of each symbol.
@@ -84,6 +87,10 @@ def samples_of(
         if tuple(sizes) not in seen:
             seen.add(tuple(sizes))
             yield tuple(sizes)
+    least = [high if fixed[i] else low for i, (low, high) in enumerate(box)]
+    alone = [
+        tuple(high if i == one else size for i, size in enumerate(least))
+        for one, (_, high) in enumerate(box)
+    ]
     whole = tuple(high for _, high in box)
-    if whole not in seen:
-        yield whole
+    yield from (one for one in dict.fromkeys([*alone, whole]) if one not in seen)

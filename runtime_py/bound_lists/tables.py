@@ -88,12 +88,10 @@ class Tables:
     def _list(
         self, method: int, box: Box, fitter: Fitter, made: Sequence[Recorded]
     ) -> BoundList:
-        last = made[-1]
-        most = [
-            max(each) for each in zip(*(one.made_nbytes for one in made), strict=True)
-        ]
-        sizes = (last.planned_nbytes, *map(align_up, most))
-        starts = (0, *accumulate(sizes))
+        (planned,) = {one.planned_nbytes for one in made}
+        sizes = zip(*(one.made_nbytes for one in made), strict=True)
+        most = [_fitted(fitter, each).greatest(box) for each in sizes]
+        starts = (0, *accumulate([planned, *map(align_up, most)]))
         writer = _ListWriter(self, fitter, starts)
         for steps in zip(*(one.steps for one in made), strict=True):
             writer.add_step(steps)
@@ -197,10 +195,14 @@ class _ListWriter:
 
     def form(self, values: tuple[int, ...]) -> int:
         """Return the id of the form that has these values at the samples."""
-        found = self._fitter.fit(values)
-        if found is None:
-            raise _Unfit("its sizes are no products of the program's")
-        return self._tables.form(found)
+        return self._tables.form(_fitted(self._fitter, values))
+
+
+def _fitted(fitter: Fitter, values: tuple[int, ...]) -> Form:
+    found = fitter.fit(values)
+    if found is None:
+        raise _Unfit("its sizes are no products of the program's")
+    return found
 
 
 def _outline(one: Recorded) -> Hashable:

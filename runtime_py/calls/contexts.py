@@ -44,9 +44,6 @@ from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Buffer
 from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import StateMemory
-from kvc.schema.dtypes import DType
-from kvc.schema.graph import Graph
-from kvc.schema.types import evaluate
 
 FRAMES_KEPT = 48
 Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to
@@ -229,30 +226,32 @@ class ExecutionContext:
         self, entry: MethodEntry, sizes: Mapping[str, int], buffers: Sequence[Buffer]
     ) -> ListFrame | None:
         """Return the frame of a bound list; None if no list includes the sizes."""
-        graph = entry.method.graph
         lists = None if _recorded() else self._shared.lists(entry.id)
         arrays = [held for held in buffers if isinstance(held, np.ndarray)]
         if lists is None or len(arrays) < len(buffers):
             return None
         names, lowers = entry.symbols, (one.lower for one in entry.symbols.values())
         given = [sizes.get(name, low) for name, low in zip(names, lowers, strict=True)]
+        given_of = dict(zip(names, given, strict=True))
         chosen = lists.bounds.find(entry.id, np.array(given, np.int64))
         if chosen is None:
             return None
-        if self.listed is None or self.listed.nbytes < chosen.scratch_nbytes:
-            self.listed = Arena(chosen.scratch_nbytes)
-        whole = dict(zip(names, given, strict=True))
-        return lists.bind(
+        if self.listed is None:
+            self.listed = Arena(lists.bounds.scratch_nbytes)
+        frame = lists.bind(
             chosen,
             np.array(given, np.int64),
             ListMemory(self.listed, self._shared.constant, arrays),
-            len(graph.instructions) - 1,
+            len(entry.method.graph.instructions) - 1,
             partial(self._bind_graph, entry, sizes, buffers, {}),
-            (
-                _declared(graph, graph.inputs, whole),
-                _declared(graph, graph.outputs, whole),
-            ),
         )
+        if frame is not None:
+            graph = entry.method.graph
+            types = [graph.values[i].type for i in (*graph.inputs, *graph.outputs)]
+            lists.check_ends(
+                chosen, frame, [(t.dtype, t.shape(given_of)) for t in types]
+            )
+        return frame
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
         """Return the binding under a key, None unless it has the given version."""
@@ -370,14 +369,6 @@ class ContextPool:
                 return
             action, self._when_drained = self._when_drained, None
         action()
-
-
-def _declared(
-    graph: Graph, values: Sequence[int], sizes: Mapping[str, int]
-) -> list[tuple[DType, tuple[int, ...]]]:
-    """Return the dtypes and shapes of values of a graph."""
-    kinds = (graph.values[value].type for value in values)
-    return [(x.dtype, tuple([evaluate(dim, sizes) for dim in x.dims])) for x in kinds]
 
 
 def run_bound(

@@ -10,12 +10,15 @@ copy; all other block outputs are copied to the results.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
 
-from kvc.runtime.execution.executor import Frame
+from kvc.runtime.execution.executor import Frame, RunProgress, Unrolled
 from kvc.runtime.execution.recording import TimedStep
 from kvc.runtime.execution.values import GraphMemory, Values
 from kvc.runtime.memory.arenas import Within
 from kvc.runtime.memory.arrays import Array, copy_into, place_of
+from kvc.runtime.native import Failure
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.control import Control, read_control
 from kvc.schema.errors import TooManyTurns
@@ -139,7 +142,7 @@ Pairs = list[tuple[Array, Array]]  # (target, source)
 Bind = Callable[[Graph, Mapping[str, int], GraphMemory], Frame]
 
 
-class ControlStep:
+class ControlStep(Unrolled):
     """Runs one control instruction, in the memory that `settle` sets."""
 
     def __init__(
@@ -232,6 +235,28 @@ class ControlStep:
             steps += self._blocks[0].frame().steps
             steps += [(copy_into, pair) for pair in after]
         return steps
+
+    def count_listed(self) -> int:
+        """Return how many steps all turns of a scan have in a bound list."""
+        bound, count = self._bound, len(self._starts)
+        assert bound is not None, "settle() runs first"
+        within = self._blocks[0].frame().count_listed()
+        for before, after in self._turns(bound):
+            count += len(before) + within + len(after)
+        return count
+
+    def raise_at(self, failure: Failure) -> NoReturn:
+        """Raise the error of a step of a scan; see `Unrolled`."""
+        bound, step = self._bound, failure.step - len(self._starts)
+        assert bound is not None, "settle() runs first"
+        frame = self._blocks[0].frame()
+        within = frame.count_listed()
+        for before, after in self._turns(bound):
+            step -= len(before)
+            if step < within:
+                frame.raise_at(replace(failure, step=step), RunProgress())
+            step -= within + len(after)
+        raise AssertionError("no copy fails")
 
 
 class _Block:

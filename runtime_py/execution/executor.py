@@ -6,6 +6,7 @@ and a `Binding` is a frame with the slots and tokens that a call needs in its se
 This module also writes the positions of cursors into the frame's inputs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import add
@@ -152,17 +153,20 @@ class Frame:
         Raises:
             KernelFailed: as `run`.
         """
-        before = 0
-        for index, (function, _) in enumerate(self.steps):
-            count = len(function) if isinstance(function, NativeCall) else 1
-            if isinstance(function, NativeCall) and failure.step < before + count:
-                own = replace(failure, step=failure.step - before)
+        step = failure.step
+        for index, function in enumerate(self.functions):
+            failing, count = _raising(function), _count_listed(function)
+            if failing is not None and step < count:
                 try:
-                    function.raise_at(own)
+                    failing.raise_at(replace(failure, step=step))
                 except BaseException as error:
                     self._stop(progress, index, error)
-            before += count
+            step -= count
         raise AssertionError("the list has the steps of the frame")
+
+    def count_listed(self) -> int:
+        """Return how many steps a bound list has for those of the frame."""
+        return sum(map(_count_listed, self.functions))
 
     def _stop(
         self, progress: RunProgress, index: int, error: BaseException
@@ -237,6 +241,38 @@ def fail(
         ) from error
     finally:
         del error  # its traceback refers to this frame
+
+
+class Unrolled(ABC):
+    """What runs blocks in a step of a frame: several steps of a bound list."""
+
+    @abstractmethod
+    def count_listed(self) -> int:
+        """Return how many steps of a bound list there are."""
+
+    @abstractmethod
+    def raise_at(self, failure: Failure) -> NoReturn:
+        """Raise the error of a native step; its index counts from the first of these.
+
+        Raises:
+            KernelFailed: as `Frame.run`.
+        """
+
+
+def _raising(function: object) -> NativeCall | Unrolled | None:
+    """Return what has native steps in a step of a frame, None for a copy."""
+    if isinstance(function, NativeCall):
+        return function
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, Unrolled) else None
+
+
+def _count_listed(function: object) -> int:
+    """Return how many steps a bound list has for a step of a frame."""
+    found = _raising(function)
+    if found is None:
+        return 1
+    return len(found) if isinstance(found, NativeCall) else found.count_listed()
 
 
 class Runs(Protocol):

@@ -7,20 +7,20 @@ same steps and knows which instruction each belongs to.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.execution.executor import Frame, RunProgress
-from kvc.runtime.execution.list_places import (
-    PlaceError,
-    array_at,
-    check_declared,
-    check_within,
-    cursor_counts,
-    filled_counts,
+from kvc.runtime.execution.list_operands import (
+    MOST_OWN,
+    Ints,
+    Rows,
+    lies_in_order,
+    rounded,
     spans,
+    why_misplaced,
 )
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, address_of
@@ -32,12 +32,10 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import CursorField, CursorSlot
+from kvc.schema.model import State
 from kvc.schema.two_threads import share
 
-Ints = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.void]  # of the dtype TENSOR
 _MOST_AXES = 8
-Declared = Sequence[tuple[DType, tuple[int, ...]]]
 
 
 @frozen
@@ -119,10 +117,15 @@ class ListBinder:
     """
 
     def __init__(
-        self, path: str, bounds: Bounds, library: Library, threads: int
+        self,
+        path: str,
+        bounds: Bounds,
+        states: Sequence[State],
+        library: Library,
+        threads: int,
     ) -> None:
         """Take over lists whose kernels the library has; `path` is for messages."""
-        self._path = path
+        self._path, self._states = path, states
         self.bounds, self._library, self._threads = bounds, library, threads
         columns = bounds.columns
         ends = columns.ints("layout_ends")
@@ -143,9 +146,11 @@ class ListBinder:
         memory: ListMemory,
         last: int,
         from_graph: Callable[[], Frame],
-        declared: tuple[Declared, Declared],
-    ) -> ListFrame:
-        """Return the frame of a list.
+    ) -> ListFrame | None:
+        """Return the frame of a list; None if it is not for such memory.
+
+        So it is if results lie elsewhere than in scratch memory, or if states have
+        gaps, as some rows of a state whose rows do not lie one after the other.
 
         Args:
             one: a list whose bounds include the sizes.
@@ -153,34 +158,24 @@ class ListBinder:
             memory: the memory of the regions.
             last: as in `ListFrame`.
             from_graph: as in `ListFrame`.
-            declared: the dtypes and shapes of the method's inputs, and of its outputs.
 
         Raises:
-            BadProgram: a step would leave its memory, or breaks its kernel's contract,
-                or an input or output has another shape.
+            BadProgram: a step would leave its memory, or breaks its kernel's contract.
         """
-        try:
-            return self._bind(one, sizes, memory, last, from_graph, declared)
-        except (OverflowError, PlaceError) as error:
-            raise self._wrong(one, str(error)) from error
-
-    def _bind(
-        self,
-        one: BoundList,
-        sizes: Ints,
-        memory: ListMemory,
-        last: int,
-        from_graph: Callable[[], Frame],
-        declared: tuple[Declared, Declared],
-    ) -> ListFrame:
         tables, columns = self.bounds.columns, one.columns
-        values = evaluate_forms(tables, sizes)
-        counts = cursor_counts(values[columns["cursor_counts"]])
-        cursors = [np.zeros(count, np.int64) for count in counts]
+        ends = [*columns["inputs"].tolist(), *columns["outputs"].tolist()]
+        if np.any(tables["operand_regions"][ends] != RegionKind.SCRATCH):
+            return None
+        pairs = zip(memory.states, self._states, strict=True)
+        if not all(lies_in_order(held, state.layout) for held, state in pairs):
+            return None
+        try:
+            values = evaluate_forms(tables, sizes)
+        except OverflowError as error:
+            raise self._wrong(one, str(error)) from error
         rows = self._rows(values)
-        for what, own in zip(("inputs", "outputs"), declared, strict=True):
-            check_declared(rows[columns[what]], own, what)
-        regions = self._regions(one, values, rows, memory, cursors)
+        cursors, filled = self._own(one, values, rows)
+        regions = self._regions(one, rows, memory, cursors, filled)
         steps = Steps.of_columns(
             self._library,
             self._threads,
@@ -199,12 +194,29 @@ class ListBinder:
         slots = map(_slot_of, columns["cursor_fields"].tolist())
         return ListFrame(
             NativeCall([partition]),
-            [self._array(regions, rows, i) for i in columns["inputs"].tolist()],
-            [self._array(regions, rows, i) for i in columns["outputs"].tolist()],
+            [self._scratch(memory.scratch, rows, i) for i in columns["inputs"]],
+            [self._scratch(memory.scratch, rows, i) for i in columns["outputs"]],
             list(zip(slots, cursors, strict=True)),
             last,
             from_graph,
         )
+
+    def check_ends(
+        self,
+        one: BoundList,
+        frame: ListFrame,
+        types: Sequence[tuple[DType, tuple[int, ...]]],
+    ) -> None:
+        """Check dtypes and shapes of inputs, then outputs, of a frame of a list.
+
+        Raises:
+            BadProgram: one has others than its method's.
+        """
+        for array, (dtype, shape) in zip(
+            (*frame.inputs, *frame.outputs), types, strict=True
+        ):
+            if array.dtype != dtype.numpy or array.shape != shape:
+                raise self._wrong(one, "an input or output has another shape")
 
     def _wrong(self, one: BoundList, what: str) -> BadProgram:
         where = f"bound list {self.bounds.lists.index(one)}"
@@ -213,44 +225,65 @@ class ListBinder:
     def _rows(self, values: Ints) -> Rows:
         """Return all operands as the library takes them; `data` has the offsets."""
         tables = self.bounds.columns
-        layouts = tables["operand_layouts"]
-        rows: Rows = np.zeros(len(layouts), TENSOR)
-        if not len(layouts):
+        absent = tables["operand_regions"] == RegionKind.ABSENT
+        rows: Rows = np.zeros(len(absent), TENSOR)
+        if np.all(absent):
             return rows
+        # What an operand left out says of layout and offset is not checked.
+        layouts = np.where(absent, 0, tables["operand_layouts"])
         there = self._there[layouts]
         rows["dtype"] = tables["layout_dtypes"][layouts]
         rows["rank"] = self._ranks[layouts]
         rows["dims"] = np.where(there, values[self._dims[layouts]], 0)
         rows["strides"] = np.where(there, values[self._strides[layouts]], 0)
-        rows["data"] = values[tables["operand_offsets"]]
-        rows[tables["operand_regions"] == RegionKind.ABSENT] = np.zeros((), TENSOR)
+        offsets = values[np.where(absent, 0, tables["operand_offsets"])]
+        rows["data"] = offsets.view(np.uint64)
+        rows[absent] = np.zeros((), TENSOR)
         return rows
+
+    def _own(
+        self, one: BoundList, values: Ints, rows: Rows
+    ) -> tuple[list[Array], dict[int, Array]]:
+        """Return the cursors of a list, and its filled regions by form."""
+        tables = self.bounds.columns
+        counts = values[one.columns["cursor_counts"]].tolist()
+        if any(not 0 <= count <= MOST_OWN for count in counts):
+            raise self._wrong(one, "a cursor has an impossible number of elements")
+        used = _used(one)
+        used = used[tables["operand_regions"][used] == RegionKind.FILLED]
+        nbytes, offsets = spans(rows[used]), rows["data"][used].view(np.int64)
+        most = MOST_OWN * 8
+        if nbytes is None or np.any((offsets < 0) | (offsets > most) | (nbytes > most)):
+            raise self._wrong(one, "an operand is too large")
+        filled = dict[int, int]()
+        ends = (offsets + nbytes + 7) // 8
+        places = tables["operand_places"][used].tolist()
+        for form, end in zip(places, ends.tolist(), strict=True):
+            filled[form] = max(filled.get(form, 0), end)
+        if sum(map(rounded, [*counts, *filled.values()])) > MOST_OWN:
+            raise self._wrong(one, "its cursors take too much memory")
+        return [np.zeros(count, np.int64) for count in counts], {
+            form: np.full(count, values[form], np.int64)
+            for form, count in filled.items()
+        }
 
     def _regions(
         self,
         one: BoundList,
-        values: Ints,
         rows: Rows,
         memory: ListMemory,
         cursors: Sequence[Array],
+        filled: Mapping[int, Array],
     ) -> Mapping[RegionKind, Mapping[int, Array]]:
         """Return the regions of a list by kind and place; add their addresses to rows.
 
         Only states and scratch memory are writable.
+
+        Raises:
+            BadProgram: an operand lies outside of its region.
         """
-        tables, columns = self.bounds.columns, one.columns
-        own = [columns[name] for name in ("operands", "inputs", "outputs")]
-        used = np.unique(np.concatenate(own))
-        kinds = tables["operand_regions"][used]
-        there = used[kinds != RegionKind.ABSENT]
-        kinds, places = (
-            tables["operand_regions"][there],
-            tables["operand_places"][there],
-        )
-        nbytes = spans(rows[there])
-        filled = filled_counts(
-            rows[there], nbytes, kinds, places, [len(held) for held in cursors]
-        )
+        tables, used = self.bounds.columns, _used(one)
+        kinds, places = tables["operand_regions"][used], tables["operand_places"][used]
         names = np.unique(places[kinds == RegionKind.CONSTANT]).tolist()
         _read_all(memory.constant, names)
         regions = {
@@ -259,29 +292,34 @@ class ListBinder:
             RegionKind.SCRATCH: {0: memory.scratch.bytes[: one.scratch_nbytes]},
             RegionKind.CURSOR: {i: _read_only(held) for i, held in enumerate(cursors)},
             RegionKind.FILLED: {
-                form: _read_only(np.full(count, values[form], np.int64))
-                for form, count in filled.items()
+                form: _read_only(full) for form, full in filled.items()
             },
         }
-        held = [
-            regions[RegionKind(kind)][place]
-            for kind, place in zip(kinds.tolist(), places.tolist(), strict=True)
-        ]
-        check_within(rows[there], nbytes, np.array([x.nbytes for x in held], np.int64))
-        rows["data"][there] += np.array([address_of(x) for x in held], np.uint64)
+        for kind, arrays in regions.items():
+            own = used[kinds == kind]
+            lying = [arrays[place] for place in places[kinds == kind].tolist()]
+            held = np.array([array.nbytes for array in lying], np.int64)
+            wrong = why_misplaced(rows[own], rows["data"][own].view(np.int64), held)
+            if wrong:
+                raise self._wrong(one, wrong)
+            rows["data"][own] += np.array(list(map(address_of, lying)), np.uint64)
         return regions
 
-    def _array(
-        self,
-        regions: Mapping[RegionKind, Mapping[int, Array]],
-        rows: Rows,
-        operand: int,
-    ) -> Array:
-        """Return the array of an operand."""
-        tables = self.bounds.columns
-        kind = RegionKind(int(tables["operand_regions"][operand]))
-        held = regions[kind][int(tables["operand_places"][operand])]
-        return array_at(held, rows[operand])
+    def _scratch(self, scratch: Arena, rows: Rows, operand: int) -> Array:
+        """Return the array of an operand in scratch memory."""
+        row = rows[operand]
+        dtype, rank = DType(int(row["dtype"])), int(row["rank"])
+        strides = row["strides"][:rank] * dtype.itemsize
+        offset = int(row["data"]) - scratch.address
+        shape = tuple(row["dims"][:rank].tolist())
+        memory = scratch.owner
+        return np.ndarray(shape, dtype.numpy, memory, offset, tuple(strides.tolist()))
+
+
+def _used(one: BoundList) -> npt.NDArray[np.generic]:
+    """Return the operands of a list, each once."""
+    own = [one.columns[name] for name in ("operands", "inputs", "outputs")]
+    return np.unique(np.concatenate(own))
 
 
 def _fail(failure: Failure) -> NoReturn:

@@ -250,10 +250,10 @@ class Engine:
         def on_host(groups: Sequence[Group]) -> Owner:
             return HostMemory.allocate(groups, sizes, initial)
 
-        if self._backends is None:
-            listed = self.program.is_listed  # then the host owns all states
-            own = self.program, self.groups
-            self._backends = () if listed else find_backends(*own)
+        if self._backends is None and self.program.is_listed:
+            self._backends = ()  # the host owns the states of lists
+        elif self._backends is None:
+            self._backends = find_backends(self.program, self.groups)
         if not any(self._backends):
             return on_host(self.groups)
         resources, context = self._borrow(None)

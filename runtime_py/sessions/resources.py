@@ -124,7 +124,13 @@ class Resources:
                 if library is None or library.version != bounds.kernels_version:
                     return None
                 self._check_kernels(bounds.kernels, library)
-                self._lists = ListBinder(self._path, bounds, library, settle_threads())
+                self._lists = ListBinder(
+                    self._path,
+                    bounds,
+                    self._program.states,
+                    library,
+                    settle_threads(),
+                )
             return self._lists
 
     def _check_kernels(self, kernels: Sequence[str], library: Library) -> None:

@@ -24,7 +24,6 @@ _MAX_TERMS: Final = 64  # of a form
 _MAX_LISTS: Final = 1024
 _MAX_FORM: Final = 1 << 60  # of constants and factors of forms
 _FIELDS: Final = len(CursorField)
-_PLAIN: Final = (PLAIN, SLOT)  # formats of what lists read
 
 
 def check_bounds(program: Program, report: Reporter) -> None:
@@ -96,7 +95,8 @@ class _Checker:
         constants = columns.ints("form_constants")[varied]
         numbers = np.concatenate([constants, columns.ints("term_factors")])
         small = np.all((numbers <= _MAX_FORM) & (numbers >= -_MAX_FORM))
-        self._require(small, "a form has a number out of range")
+        factors = np.all(columns["term_factors"] != 0)
+        self._require(small and factors, "a form has a number out of range")
 
     def _check_layouts(self, columns: Columns) -> None:
         layouts, dims = len(columns["layout_dtypes"]), len(columns["layout_dims"])
@@ -123,10 +123,11 @@ class _Checker:
             there = not own.size or int(own.max()) < count
             self._require(there, f"an operand of {kind.name} has a place past {count}")
         lent = np.any(regions == RegionKind.CALLER)
-        self._require(not lent, "an operand lies in a caller's array, as in no list yet")
-        plain = np.array([one.format in _PLAIN for one in program.names], bool)
-        own = places[regions == RegionKind.CONSTANT]
-        self._require(np.all(plain[own]), "an operand is packed data or a file")
+        what = "an operand lies in a caller's array, which no list has yet"
+        self._require(not lent, what)
+        constants = {int(i) for i in places[regions == RegionKind.CONSTANT]}
+        plain = all(program.names[i].format in (PLAIN, SLOT) for i in constants)
+        self._require(plain, "an operand is packed data or a file")
         there = regions != RegionKind.ABSENT
         for name, count in (
             ("operand_offsets", self._forms),

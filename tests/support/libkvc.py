@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.machinery
-import os
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -83,15 +82,11 @@ class Refused(Exception):
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return the library of the kernels, which has libkvc in it.
-
-    KVC_SANITIZED names another file, such as one built with sanitizers.
-    """
+    """Return the library of the kernels, which has libkvc in it."""
     folder = Path(kvc.runtime.native.__file__).parent
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
     paths = [folder / f"_kernels{suffix}" for suffix in suffixes]
-    there = next(str(path) for path in paths if path.exists())
-    found = ctypes.CDLL(os.environ.get("KVC_SANITIZED", there))
+    found = ctypes.CDLL(str(next(path for path in paths if path.exists())))
     found.kvc_session_capacity.restype = c_int64
     found.kvc_session_capacity.argtypes = (c_void_p,)
     found.kvc_close.argtypes, found.kvc_close.restype = (c_void_p,), None
@@ -147,6 +142,13 @@ class CSession:
         outputs = (CArray * max(1, count))()
         run("kvc_session_run", self.pointer, number, inputs, len(args), outputs, count)
         return [read(outputs[i]) for i in range(count)]
+
+    def call_into(self, name: str, given: np.ndarray, *results: np.ndarray) -> None:
+        """Run a method of one input; its results are put into arrays of the caller."""
+        inputs, count = (CArray * 1)(described(given)), len(results)
+        outputs = (CArray * max(1, count))(*map(described, results))
+        number = self.bundle.method(name)
+        run("kvc_session_run", self.pointer, number, inputs, 1, outputs, count)
 
     def shapes(self, name: str, *args: np.ndarray | None) -> list[tuple[int, ...]]:
         number = self.bundle.method(name)

@@ -4,18 +4,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from sealing import parts, seal
 
-from kvc.compiler import Bundle
 from kvc.runtime.bound_lists import bind_program
 from kvc.runtime.sessions.resources import Resources
 from kvc.schema.bounds import Bounds, Columns
 from kvc.schema.codec import decode, encode
 
+if TYPE_CHECKING:  # the compiler takes torch, which programs of children do without
+    from kvc.compiler import Bundle
 
-def save_listed(bundle: Bundle, path: Path) -> Path:
+
+def save_listed(bundle: "Bundle", path: Path) -> Path:
     """Save a bundle with the bound lists of all its methods."""
     bounds, refused = bind_program(bundle.program)
     assert bounds is not None

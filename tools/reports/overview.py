@@ -179,7 +179,10 @@ def _method_lines(method: MethodReport) -> list[str]:
         text += f", {calls} of the backend {escape(backend)}"
     lines.append(f"      {text}; {_states_text(method)}")
     if method.backends:
-        lines.append(f"      {left_text(method.left)}")
+        text = left_text(method.left)
+        if method.lists:
+            text += f"; {plural(method.lists, 'bound list')}"
+        lines.append(f"      {text}")
     return lines
 
 

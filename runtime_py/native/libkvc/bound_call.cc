@@ -23,6 +23,8 @@ void BoundCall::refuse(const char* what) const {
        shown(bundle_->program().methods[static_cast<size_t>(method)].name).c_str(), what);
 }
 
+int64_t BoundCall::value(uint32_t form) const { return values_[form]; }
+
 void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
                      const StateMemory& memory, uint8_t* scratch) {
   bundle_ = &bundle;
@@ -35,9 +37,8 @@ void BoundCall::bind(Bundle& bundle, const ListEntry& list, const Sizes& at,
   scratch_nbytes_ = list.scratch_nbytes;
   sizes = at;
   const stored::BoundList& from = *list.table;
-  Sizes whole = at;
-  bundle.program().expressions.complete(&whole);
-  if (!evaluate_forms(*table_, whole, &products_, &values_)) {
+  fill_sizes(bundle.program(), sizes, &full_sizes_);
+  if (!evaluate_forms(*table_, full_sizes_, &products_, &values_)) {
     refuse("a number of it has too many bits");
   }
   lay_out_own(list);

@@ -55,7 +55,7 @@ class BoundCall {
 
   void lay_out_own(const ListEntry& list);
   void note_filled(uint32_t operand);
-  int64_t value(uint32_t form) const { return values_[form]; }
+  int64_t value(uint32_t form) const;
   // Fills dtype, dims and strides, and returns how many bytes from its first one it spans.
   int64_t describe(uint32_t operand, Tensor* tensor) const;
   void place(uint32_t operand, const StateMemory& memory, Tensor* tensor);
@@ -69,6 +69,7 @@ class BoundCall {
   uint64_t at_id_ = 0;  // another session may get the address of one that was closed
   uint8_t* scratch_ = nullptr;
   uint64_t scratch_nbytes_ = 0;
+  Sizes full_sizes_;
   std::vector<int64_t> products_, values_;
   std::vector<int64_t> own_;  // memory of cursors and filled regions
   std::vector<CursorMemory> cursors_;

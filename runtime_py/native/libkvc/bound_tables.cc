@@ -1,9 +1,8 @@
 #include "bound_tables.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <string>
+#include <set>
 
 #include "tables.h"
 
@@ -15,19 +14,19 @@ namespace {
 
 constexpr const char* kWhere = "bound lists";
 constexpr size_t kMostRank = 8, kMostFactors = 8, kMostTerms = 64, kMostLists = 1024;
-constexpr int64_t kMostSize = int64_t{1} << 31;
 constexpr int64_t kMostForm = int64_t{1} << 60;
+constexpr int64_t kNoValue = -1;  // no product of sizes has it
+constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 constexpr uint64_t kMostScratch = uint64_t{1} << 40;
-
-constexpr int64_t kTooLarge = int64_t{1} << 62;  // stands for a product that is larger
 
 void need(bool holds, const char* what) { require(holds, kWhere, what); }
 
+bool fits_in_form(int64_t number) { return number >= -kMostForm && number <= kMostForm; }
+
 template <class Ends>
-void check_short_runs(const Ends& ends, size_t least, size_t most) {
+void check_short_runs(const Ends& ends, size_t most) {
   for (uint32_t i = 0; i < ends.size(); ++i) {
     const Run run = run_of(ends, i);
-    need(run.end - run.begin >= least, "a run is empty");
     need(run.end - run.begin <= most, "a run is too long");
   }
 }
@@ -39,48 +38,50 @@ class Checker {
         operands_(table.operand_regions()->size()) {}
 
   void check() const {
+    check_kernels();
     check_forms();
     check_layouts();
     check_operands();
     need(table_.lists()->size() <= kMostLists, "there are too many");
-    check_kernels();
     for (const auto* list : *table_.lists()) check_list(*list);
   }
 
  private:
   void check_kernels() const {
-    std::vector<std::string> names;
-    for (const auto* name : *table_.kernels()) names.push_back(name->str());
-    std::sort(names.begin(), names.end());
-    const bool unique = std::adjacent_find(names.begin(), names.end()) == names.end();
-    need(unique, "a kernel is there twice");
+    std::set<std::string> names;
+    for (const auto* name : *table_.kernels()) {
+      need(names.insert(text_in(name)).second, "a kernel is there twice");
+    }
   }
 
   void check_forms() const {
     const size_t terms = table_.term_factors()->size();
     const auto& products = *table_.product_ends();
     check_runs(products, products.size(), table_.product_symbols()->size(), kWhere);
-    check_short_runs(products, 1, kMostFactors);
+    check_short_runs(products, kMostFactors);
+    for (uint32_t i = 0; i < products.size(); ++i) {
+      need(run_of(products, i).begin < products.Get(i), "a product has no factors");
+    }
     check_runs(*table_.term_ends(), forms_, terms, kWhere);
-    check_short_runs(*table_.term_ends(), 0, kMostTerms);
+    check_short_runs(*table_.term_ends(), kMostTerms);
     need(table_.term_products()->size() == terms, "terms have no product");
     check_ids(*table_.term_products(), products.size(), kWhere);
     check_ids(*table_.product_symbols(), program_.expressions.symbols.size(), kWhere);
-    for (const int64_t factor : *table_.term_factors()) check_number(factor);
-    for (uint32_t i = 0; i < forms_; ++i) {
-      const Run run = run_of(*table_.term_ends(), i);
-      if (run.end > run.begin) check_number(table_.form_constants()->Get(i));
+    for (const int64_t factor : *table_.term_factors()) {
+      need(factor != 0 && fits_in_form(factor), "a form has a number out of range");
     }
-  }
-
-  static void check_number(int64_t number) {
-    need(number >= -kMostForm && number <= kMostForm, "a form has a number out of range");
+    for (uint32_t i = 0; i < forms_; ++i) {
+      const Run terms_of = run_of(*table_.term_ends(), i);
+      const bool varied = terms_of.begin < terms_of.end;
+      need(!varied || fits_in_form(table_.form_constants()->Get(i)),
+           "a form has a number out of range");
+    }
   }
 
   void check_layouts() const {
     const size_t dims = table_.layout_dims()->size();
     check_runs(*table_.layout_ends(), table_.layout_dtypes()->size(), dims, kWhere);
-    check_short_runs(*table_.layout_ends(), 0, kMostRank);
+    check_short_runs(*table_.layout_ends(), kMostRank);
     need(table_.layout_strides()->size() == dims, "dims have no stride");
     check_ids(*table_.layout_dims(), forms_, kWhere);
     check_ids(*table_.layout_strides(), forms_, kWhere);
@@ -102,7 +103,7 @@ class Checker {
     const uint32_t place = table_.operand_places()->Get(i);
     need(region <= Region::kFilled, "an unknown region");
     const bool single = region == Region::kAbsent || region == Region::kScratch;
-    need(!single || place == 0, "an unknown place");
+    need(!single || place == 0, "an operand has the number of a region that is the only one");
     if (region == Region::kAbsent) return;
     need(table_.operand_offsets()->Get(i) < forms_, "an offset is no form");
     need(table_.operand_layouts()->Get(i) < table_.layout_ends()->size(), "an unknown layout");
@@ -126,7 +127,7 @@ class Checker {
     need(all, "a size lacks bounds");
     for (uint32_t i = 0; i < symbols; ++i) {
       const int64_t lower = list.lowers()->Get(i), upper = list.uppers()->Get(i);
-      need(lower >= 0 && lower <= upper && upper < kMostSize, "its bounds are no sizes");
+      need(lower >= 0 && lower <= upper && upper <= kMostSize, "its bounds are no sizes");
     }
     check_ids(*list.step_kernels(), table_.kernels()->size(), kWhere);
     check_runs(*list.operand_ends(), steps, list.operands()->size(), kWhere);
@@ -168,6 +169,17 @@ bool calls_addresses(const char* kernel) {
   return std::strcmp(kernel, "call") == 0 || std::strcmp(kernel, "ask") == 0;
 }
 
+// Whether all sizes that are known lie within the bounds of a list.
+bool includes(const ListEntry& list, const Sizes& sizes) {
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == kUnknown) continue;
+    if (sizes[i] < list.table->lowers()->Get(i) || sizes[i] > list.table->uppers()->Get(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
@@ -192,44 +204,59 @@ BoundTables read_bounds(const stored::Bounds& table, const Program& program) {
 
 const ListEntry* BoundTables::find(int method, const Sizes& sizes) const {
   for (const ListEntry& one : lists) {
-    if (one.method != method) continue;
-    bool inside = true;
-    for (uint32_t i = 0; i < sizes.size(); ++i) {
-      inside = inside && one.table->lowers()->Get(i) <= sizes[i];
-      inside = inside && sizes[i] <= one.table->uppers()->Get(i);
-    }
-    if (inside) return &one;
+    if (one.method == method && includes(one, sizes)) return &one;
   }
   return nullptr;
 }
 
+std::vector<std::pair<int64_t, int64_t>> BoundTables::bounds_of(int method, const Sizes& sizes,
+                                                                uint32_t symbol) const {
+  Sizes others = sizes;
+  others[symbol] = kUnknown;
+  std::vector<std::pair<int64_t, int64_t>> found;
+  for (const ListEntry& one : lists) {
+    if (one.method != method || !includes(one, others)) continue;
+    found.emplace_back(one.table->lowers()->Get(symbol), one.table->uppers()->Get(symbol));
+  }
+  return found;
+}
+
+void fill_sizes(const Program& program, const Sizes& sizes, Sizes* full) {
+  *full = sizes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == kUnknown) (*full)[i] = program.expressions.symbols[i].lower;
+  }
+}
+
 bool evaluate_forms(const stored::Bounds& table, const Sizes& sizes,
                     std::vector<int64_t>* products, std::vector<int64_t>* values) {
-  constexpr double kMost = 2305843009213693952.0;  // 2**61
   const auto& product_ends = *table.product_ends();
   const auto& term_ends = *table.term_ends();
-  const auto& factors = *table.term_factors();
   products->resize(product_ends.size());
   for (uint32_t i = 0; i < product_ends.size(); ++i) {
     const Run run = run_of(product_ends, i);
     int64_t product = 1;
+    bool fits = true;
     for (uint32_t j = run.begin; j < run.end; ++j) {
-      const int64_t size = sizes[table.product_symbols()->Get(j)];
-      if (!multiply(product, size, &product)) product = kTooLarge;
+      fits = fits && multiply(product, sizes[table.product_symbols()->Get(j)], &product);
     }
-    (*products)[i] = product;
+    (*products)[i] = fits ? product : kNoValue;
   }
+  constexpr int64_t kMost = int64_t{1} << 61;
   values->resize(term_ends.size());
   for (uint32_t i = 0; i < term_ends.size(); ++i) {
     const Run run = run_of(term_ends, i);
     int64_t value = table.form_constants()->Get(i);
-    double most = std::abs(static_cast<double>(value));  // without signs
     for (uint32_t j = run.begin; j < run.end; ++j) {
       const int64_t product = (*products)[table.term_products()->Get(j)];
-      most += std::abs(static_cast<double>(factors.Get(j))) * static_cast<double>(product);
-      if (most >= kMost) return false;
-      value += factors.Get(j) * product;
+      int64_t term;
+      const bool fits = product != kNoValue &&
+                        multiply(product, table.term_factors()->Get(j), &term) &&
+                        add(value, term, &value);
+      if (!fits) return false;
     }
+    const bool varied = run.end > run.begin;
+    if (varied && (value >= kMost || value <= -kMost)) return false;
     (*values)[i] = value;
   }
   return true;

@@ -40,11 +40,6 @@ void for_elements(const Tensor& x, const F& function) {
   }
 }
 
-bool alike(const Tensor& x, const kvc_array& array) {
-  return x.rank == array.rank && static_cast<int32_t>(x.dtype) == array.dtype &&
-         std::equal(x.dims, x.dims + x.rank, array.dims);
-}
-
 int64_t nbytes_of(const kvc_array& array) {
   int64_t nbytes = dtype_nbytes(array.dtype);
   for (int i = 0; i < array.rank; ++i) nbytes *= array.dims[i];
@@ -286,12 +281,11 @@ void Caller::run_once(const MethodEntry& entry, Inputs* inputs) {
   const ContextPool::Lease context(bundle_.contexts(), memory_);
   BoundCall& call = context->bind(bundle_, entry.id, sizes_, memory_);
   for (size_t i = 0; i < inputs->arrays.size(); ++i) {
-    if (alike(call.input(i), inputs->arrays[i])) continue;
-    fail(KVC_DAMAGED, "a bound list puts an input into another shape");
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (alike(call.output(i), results[i])) continue;
-    fail(KVC_DAMAGED, "a bound list has an output of another shape");
+    const kvc_array& given = inputs->arrays[i];
+    const Tensor& to = call.input(i);
+    const bool same = given.rank == to.rank && given.dtype == static_cast<int32_t>(to.dtype) &&
+                      std::equal(to.dims, to.dims + to.rank, given.dims);
+    if (!same) fail(KVC_DAMAGED, "a bound list puts an input into another shape");
   }
   const Rows* row_lengths = read_lengths(entry, inputs, sizes_);
   int32_t reached = 0;
@@ -331,6 +325,9 @@ void Caller::run_steps(const MethodEntry& entry, BoundCall& call, const Inputs& 
   for (size_t i = 0; i < results.size(); ++i) {
     const Tensor& from = call.output(i);
     kvc_array& to = results[i];
+    const bool same = to.rank == from.rank && to.dtype == static_cast<int32_t>(from.dtype) &&
+                      std::equal(from.dims, from.dims + from.rank, to.dims);
+    if (!same) fail(KVC_DAMAGED, "a bound list has an output of another shape");
     content_[i].resize(static_cast<size_t>(nbytes_of(to)) + 1);
     to.data = content_[i].data();
     copy_out(from, to.data);

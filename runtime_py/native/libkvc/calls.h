@@ -93,6 +93,7 @@ class Caller {
   void run_together(const std::vector<Chunk>& pieces, const Inputs& inputs, const Rows& lengths);
   Rows lengths_of_rows(const MethodEntry& entry, const Inputs& inputs) const;
   void find_stepping();
+  void keep_bound(ChunkSizes* sizes) const;
 
   Bundle& bundle_;
   StateMemory& memory_;

@@ -23,9 +23,9 @@ BoundCall& Context::bind(Bundle& bundle, int method, const Sizes& sizes,
     calls_[0]->move(memory);
     return *calls_[0];
   }
-  Sizes whole = sizes;
-  bundle.program().expressions.complete(&whole);
-  const ListEntry* list = bundle.lists().find(method, whole);
+  Sizes full;
+  fill_sizes(bundle.program(), sizes, &full);
+  const ListEntry* list = bundle.lists().find(method, full);
   if (list == nullptr) {
     const auto& symbols = bundle.program().expressions.symbols;
     std::string text;

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "utf8.h"
+
 namespace kvc::lib {
 namespace {
 
@@ -16,14 +18,14 @@ std::string formatted(const char* format, va_list arguments) {
   return text;
 }
 
-// Ends a text of UTF-8 before a character that was cut.
-void drop_cut_character(char* text) {
-  size_t end = std::strlen(text), start = end;
-  while (start > 0 && (text[start - 1] & 0xC0) == 0x80) --start;
-  if (start == 0) return;
-  const auto lead = static_cast<unsigned char>(text[start - 1]);
-  const size_t whole = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
-  if (end - (start - 1) < whole) text[start - 1] = '\0';
+// Replaces what is no UTF-8, such as a character that was cut, or bytes of a file.
+void make_utf8(char* text) {
+  const size_t nbytes = std::strlen(text);
+  for (size_t i = 0; i < nbytes;) {
+    const size_t character = character_nbytes(text + i, nbytes - i);
+    if (character == 0) text[i] = '?';
+    i += character == 0 ? 1 : character;
+  }
 }
 
 }  // namespace
@@ -57,7 +59,7 @@ kvc_code report(kvc_error* error, kvc_code code, const char* text) {
   if (error == nullptr) return code;
   error->code = code;
   std::snprintf(error->text, sizeof error->text, "%s", text);
-  drop_cut_character(error->text);
+  make_utf8(error->text);
   return code;
 }
 

@@ -89,12 +89,6 @@ void Expressions::settle(Dim dim, int64_t size, Sizes* sizes) const {
   (*sizes)[unknown] = coefficient == 0 ? kUnknown : floor_divide(size - rest, coefficient);
 }
 
-void Expressions::complete(Sizes* sizes) const {
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    if ((*sizes)[i] == kUnknown) (*sizes)[i] = symbols[i].lower;
-  }
-}
-
 bool Expressions::known(Dim dim, const Sizes& sizes) const {
   bool all = true;
   each_symbol(dim, [&](uint32_t symbol) { all = all && sizes[symbol] != kUnknown; });

@@ -70,8 +70,6 @@ class Expressions {
   // Finds the size of the only symbol of a dim that is unknown, rounded down; changes nothing
   // if there is none, if there are several, if its factor is 0, or if the dim has quotients.
   void settle(Dim dim, int64_t size, Sizes* sizes) const;
-  // Gives symbols that are unknown their least size, as methods that do not have them take it.
-  void complete(Sizes* sizes) const;
   // Whether all symbols of a dim are known.
   bool known(Dim dim, const Sizes& sizes) const;
   // Calls function(symbol) for each symbol in a dim, perhaps several times.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "utf8.h"
+
 namespace kvc::lib {
 namespace {
 
@@ -202,7 +204,7 @@ class Reader {
 }  // namespace
 
 bool Json::read(const char* text, size_t nbytes, Json* found) {
-  return Reader(text, nbytes).whole(found);
+  return is_utf8(text, nbytes) && Reader(text, nbytes).whole(found);
 }
 
 const Json* Json::find(const char* key) const {

@@ -10,6 +10,8 @@
 namespace kvc::lib {
 namespace {
 
+constexpr int64_t kMostListed = 4096;  // token counts that are told apart
+
 const Type& tokens_of(const MethodEntry& entry) { return entry.method->inputs[0].type; }
 
 int64_t length_at(const kvc_array& array, size_t row) {
@@ -243,6 +245,33 @@ void Caller::run_together(const std::vector<Chunk>& pieces, const Inputs& inputs
   }
 }
 
+// Keeps of the token counts of a method those that have a bound list in this session.
+void Caller::keep_bound(ChunkSizes* sizes) const {
+  const MethodEntry& entry = bundle_.entries()[static_cast<size_t>(sizes->method)];
+  const int symbol = bundle_.program().expressions.only_symbol(tokens_of(entry).dims[1]);
+  if (symbol < 0) return;
+  using Bounds = std::pair<int64_t, int64_t>;
+  std::vector<Bounds> bound =
+      bundle_.lists().bounds_of(sizes->method, memory_.sizes(), static_cast<uint32_t>(symbol));
+  std::sort(bound.begin(), bound.end());
+  int64_t next = sizes->least;  // that may lack a list
+  std::vector<int64_t> found;
+  for (const Bounds& one : bound) {
+    const int64_t first = std::max(one.first, next);
+    const int64_t last = std::min(one.second, sizes->most);
+    if (one.first <= next) next = std::max(next, one.second + 1);
+    for (int64_t count = first; count <= last && count < first + kMostListed; ++count) {
+      const auto& among = sizes->among;
+      if (!among.empty() && !std::binary_search(among.begin(), among.end(), count)) continue;
+      if (found.empty() || count > found.back()) found.push_back(count);
+    }
+  }
+  if (next > sizes->most) return;  // all have one
+  sizes->among = found;
+  sizes->least = found.empty() ? 1 : found.front();
+  sizes->most = found.empty() ? 0 : found.back();
+}
+
 // Finds the methods that run a prompt: of tokens alone, with float32 logits of each row.
 void Caller::find_stepping() {
   const Program& program = bundle_.program();
@@ -253,7 +282,8 @@ void Caller::find_stepping() {
     if (method.outputs.size() != 1 || method.outputs[0].dtype != KVC_FLOAT32) continue;
     const Kind* limit = narrowest(entry);
     const int64_t longest = limit == nullptr ? kAllSlots : limit->longest;
-    const ChunkSizes sizes = chunk_sizes(program, entry.id, longest);
+    ChunkSizes sizes = chunk_sizes(program, entry.id, longest);
+    if (prefill) keep_bound(&sizes);
     if (prefill && sizes.least <= sizes.most) prefills_.push_back(sizes);
     if (!prefill && decode_ < 0) decode_ = entry.id;
   }

@@ -1,5 +1,6 @@
 // The pool of a program: symbols, expressions and types.
 #include "tables.h"
+#include "utf8.h"
 
 namespace kvc::lib {
 namespace {
@@ -7,38 +8,11 @@ namespace {
 constexpr size_t kMostRank = 8, kMostParts = 64, kMostDtype = 9;
 constexpr const char* kWhere = "sizes";
 
-// How many bytes the character that begins with a byte has; 0 where none begins so.
-size_t character_nbytes(unsigned char lead) {
-  if (lead < 0x80) return lead == 0 ? 0 : 1;
-  if (lead >= 0xC2 && lead < 0xE0) return 2;
-  if (lead >= 0xE0 && lead < 0xF0) return 3;
-  return lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
-}
-
-bool is_utf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t nbytes = character_nbytes(lead);
-    if (nbytes == 0 || nbytes > text.size() - i) return false;
-    uint32_t code = nbytes == 1 ? lead : lead & (0x7Fu >> nbytes);
-    for (size_t j = 1; j < nbytes; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      if ((next & 0xC0) != 0x80) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    const bool half = code >= 0xD800 && code < 0xE000;
-    if (code < kLeast[nbytes] || code > 0x10FFFF || half) return false;
-    i += nbytes;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string text_in(const flatbuffers::String* text) {
   std::string found = text->str();
-  require(is_utf8(found), "texts", "one is no UTF-8");
+  require(is_utf8(found.data(), found.size()), "texts", "one is no UTF-8");
   return found;
 }
 

@@ -30,6 +30,17 @@ alignas(16) constexpr uint32_t kRounds[64] = {
 
 uint32_t rotated(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
+// One of 64 rounds: changes d and h.
+inline void turn(uint32_t a, uint32_t b, uint32_t c, uint32_t* d, uint32_t e, uint32_t f,
+                 uint32_t g, uint32_t* h, uint32_t sum) {
+  const uint32_t first =
+      *h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + (g ^ (e & (f ^ g))) + sum;
+  const uint32_t second =
+      (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) | (c & (a | b)));
+  *d += first;
+  *h = first + second;
+}
+
 void portable_blocks(uint32_t state[8], const uint8_t* bytes, size_t count) {
   for (; count > 0; --count, bytes += 64) {
     uint32_t w[64];
@@ -45,12 +56,16 @@ void portable_blocks(uint32_t state[8], const uint8_t* bytes, size_t count) {
     }
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
     uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
-    for (int i = 0; i < 64; ++i) {
-      const uint32_t sum = rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25);
-      const uint32_t first = h + sum + ((e & f) ^ (~e & g)) + kRounds[i] + w[i];
-      const uint32_t other = rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22);
-      const uint32_t second = other + ((a & b) ^ (a & c) ^ (b & c));
-      h = g, g = f, f = e, e = d + first, d = c, c = b, b = a, a = first + second;
+    for (int i = 0; i < 64; i += 8) {  // names turn, so that no value is moved
+      const auto sum = [&](int j) { return kRounds[i + j] + w[i + j]; };
+      turn(a, b, c, &d, e, f, g, &h, sum(0));
+      turn(h, a, b, &c, d, e, f, &g, sum(1));
+      turn(g, h, a, &b, c, d, e, &f, sum(2));
+      turn(f, g, h, &a, b, c, d, &e, sum(3));
+      turn(e, f, g, &h, a, b, c, &d, sum(4));
+      turn(d, e, f, &g, h, a, b, &c, sum(5));
+      turn(c, d, e, &f, g, h, a, &b, sum(6));
+      turn(b, c, d, &e, f, g, h, &a, sum(7));
     }
     state[0] += a, state[1] += b, state[2] += c, state[3] += d;
     state[4] += e, state[5] += f, state[6] += g, state[7] += h;

@@ -130,6 +130,68 @@ def test_a_step_that_fails_tells_its_instruction(tmp_path):
     assert str(listed.value) == str(bound.value)
 
 
+def test_a_step_that_fails_in_a_scan_or_after_it_tells_its_instruction(tmp_path):
+    import torch
+    from torch._higher_order_ops.scan import scan
+
+    class Scans(torch.nn.Module):
+        def after(self, h: torch.Tensor, xs: torch.Tensor, at: torch.Tensor):
+            _, ys = scan(lambda h, x: (h * 0.5 + x, (h + x).clone()), h, xs)
+            return torch.index_select(ys, 0, at) + 1
+
+        def inside(self, h: torch.Tensor, table: torch.Tensor, at: torch.Tensor):
+            def step(h, at):
+                return h + torch.index_select(table, 0, at).sum(0), h.clone()
+
+            return scan(step, h, at)[1]
+
+    h, xs, at = torch.ones(3), torch.ones(4, 3), torch.tensor([[1], [2], [3]])
+    methods = [Method("after", (h, xs, at[:, 0])), Method("inside", (h, xs, at))]
+    path = save_listed(compile_program(Scans(), methods, "cpu_fp32"), tmp_path / "s")
+    bad = np.array([[1], [9], [2]])
+
+    def fail():
+        told = []
+        with load(path) as program:
+            for run, wrong in ((program.after, bad[:, 0]), (program.inside, bad)):
+                with pytest.raises(IndexOutOfRange, match="index 9") as failure:
+                    run(h.numpy(), xs.numpy(), wrong)
+                told.append(str(failure.value))
+        return told
+
+    listed = fail()
+    with without_lists():
+        assert fail() == listed
+
+
+def test_scratch_memory_stays_for_a_method_without_inputs_and_results(tmp_path):
+    import torch
+
+    class Bumped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("k", torch.eye(64))
+
+        def bump(self):
+            self.k.copy_(torch.tanh(self.k @ self.k.t()) + self.k.t())
+
+        def read(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.k @ x).softmax(0).t() @ x
+
+    x = torch.ones(64, 500)
+    methods = [Method("bump", ()), Method("read", (x,))]
+    path = save_listed(compile_program(Bumped(), methods, "cpu_fp32"), tmp_path / "b")
+
+    def play(session):
+        session.bump()  # needs less scratch memory than the next call
+        session.read(x.numpy())
+        session.bump()
+        return [session.read(x.numpy())]
+
+    listed, bound = played(path, play)
+    np.testing.assert_array_equal(listed[0], bound[0])
+
+
 def test_equal_programs_have_equal_lists_that_are_read_back(saved):
     with BundleFile(saved("llama"), thorough=True) as file:
         program = file.program

@@ -150,6 +150,28 @@ def test_numbers_of_forms_have_limits(refused):
     refused(large, "a number out of range")
 
 
+def test_factors_of_forms_are_not_0(refused):
+    def none(bounds):
+        factors = bounds.columns["term_factors"].copy()
+        factors[0] = 0
+        return changed_tables(bounds, term_factors=factors)
+
+    refused(none, "a number out of range")
+
+
+def test_inputs_are_put_into_scratch_memory_and_no_operand_is_lent(refused):
+    def other(region):
+        def in_region(bounds):
+            regions = bounds.columns["operand_regions"].copy()
+            regions[int(bounds.lists[0].columns["inputs"][0])] = region
+            return changed_tables(bounds, operand_regions=regions)
+
+        return in_region
+
+    refused(other(6), "not put into scratch memory")
+    refused(other(5), "which no list has yet")
+
+
 def test_a_number_that_varies_has_a_form(refused):
     added = np.zeros(1, np.uint32)
     refused(lambda b: changed_list(b, 0, varied_numbers=added), "no form|id past")

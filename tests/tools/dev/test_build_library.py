@@ -41,11 +41,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not ASKED, reason="KVC_BUILD_LIBRARY=1 asks for it")
 @pytest.mark.parametrize(
-    ("target", "compiler", "emulator"),
+    ("target", "compiler", "emulator", "most"),
     [
-        ("x86_64-linux", "zig", ()),
-        ("aarch64-linux", "zig", QEMU),
-        ("aarch64-linux", "gcc", QEMU),
+        ("x86_64-linux", "gcc", (), "0"),
+        ("x86_64-linux", "zig", (), "0"),
+        # The math library of aarch64 has other last bits of a few functions.
+        ("aarch64-linux", "gcc", QEMU, "1e-7"),
+        ("aarch64-linux", "zig", QEMU, "1e-7"),
     ],
 )
 def test_another_build_gives_the_same_bits(
@@ -54,7 +56,8 @@ def test_another_build_gives_the_same_bits(
     target: str,
     compiler: str,
     emulator: tuple[str, ...],
+    most: str,
 ):
     build = (sys.executable, "tools/dev/build_library.py", "--replay")
     run(*build, "--target", target, "--compiler", compiler, "--output", tmp_path)
-    run(*emulator, tmp_path / "build" / "replay_steps", recorded)
+    run(*emulator, tmp_path / "build" / "replay_steps", recorded, most)

@@ -50,7 +50,10 @@ def check(device: Device, case: Case) -> None:
     for one, other in zip(found, expected, strict=True):
         near = 1e-5 if other.is_floating_point() else 0
         small = near * (5 if case.op == "aten::linear" else 1)
-        torch.testing.assert_close(one, other, rtol=near, atol=small, equal_nan=True)
+        with vulkan_here.right_code():
+            torch.testing.assert_close(
+                one, other, rtol=near, atol=small, equal_nan=True
+            )
 
 
 @pytest.mark.parametrize("case", some_of_each(8, HERE, kind_of), ids=case_id)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import compared_lists
 import libkvc_mutations
 import numpy as np
 import pytest
@@ -56,6 +57,18 @@ def test_mutated_bundles_do_no_harm(part, rings, tmp_path):
     assert found.get("OK", 0) > 0 or part == "all"
 
 
+@pytest.mark.parametrize("bundle", ["linear", "rings"])
+def test_python_and_c_agree_on_changed_lists(bundle, request, tmp_path):
+    path = request.getfixturevalue(bundle)
+    run = [sys.executable, compared_lists.__file__, "5", "0", "40", tmp_path, path]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    found = ast.literal_eval(done.stdout.split(": ", 1)[1])
+    assert sum(found.values()) == 40
+    assert found["both refuse"] > 15
+    assert found["both accept"] > 3
+
+
 def changed(path: Path, column: str, place: int, number: int, in_list: bool) -> bytes:
     """Return a bundle with one number of its bound lists changed."""
     blobs, program = parts(path)
@@ -81,6 +94,10 @@ FAR = (1 << 32) - 1
         ("term_ends", FAR, False, "runs"),
         ("product_ends", FAR, False, "runs"),
         ("layout_ends", FAR, False, "runs"),
+        ("term_factors", 0, False, "out of range"),
+        ("product_ends", 0, False, "no factors|runs"),
+        ("lowers", -1, True, "no sizes"),
+        ("uppers", 1 << 31, True, "no sizes"),
         ("layout_dims", FAR, False, "out of range"),
         ("layout_strides", FAR, False, "out of range"),
         ("layout_dtypes", 200, False, "unknown dtype"),
@@ -105,6 +122,17 @@ def test_each_number_of_a_list_is_checked(
     path = tmp_path / "changed.kvc"
     path.write_bytes(changed(linear, column, 0, number, in_list))
     with pytest.raises(Refused, match=match) as refused:
+        CBundle(path)
+    assert refused.value.code == "DAMAGED"
+
+
+def test_a_region_that_is_the_only_one_has_no_number(linear, tmp_path):
+    _, program = parts(linear)
+    bounds = TableReader.root(program, "Program").child("bounds")
+    place = int(np.argmax(bounds.vector("operand_regions") == 3))
+    path = tmp_path / "changed.kvc"
+    path.write_bytes(changed(linear, "operand_places", place, 1, False))
+    with pytest.raises(Refused, match="the only one") as refused:
         CBundle(path)
     assert refused.value.code == "DAMAGED"
 
@@ -155,6 +183,7 @@ def rewritten(raw: bytes, changes: Mapping[str, object], tail: bytes = b"") -> b
     ("changes", "match"),
     [
         ({"program": "ab" * 32}, "it is of program abab"),
+        ({"program": "\ud800x" * 9}, r"it is of program \?\?\?"),
         ({"sizes": {}}, "sizes"),
         ({"sizes": {"capacity": 1}}, r"expected 2\.\.48"),
         ({"sizes": {"depth": 1}}, "a size that the program has not"),

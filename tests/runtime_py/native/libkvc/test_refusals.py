@@ -61,6 +61,37 @@ def test_a_flipped_byte_of_a_weight_is_found_when_it_is_used(linear, tmp_path):
         refused(call, "DAMAGED", "do not have their digest")
 
 
+class Wide(nn.Module):
+    """A weight of more than 4 MiB, whose digest is one of leaves' digests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1100, 1000)
+
+    def widen(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+def test_a_large_weight_is_checked_as_a_whole(tmp_path):
+    import torch
+
+    given = torch.ones(2, 1100)
+    path = save(Wide(), [Method("widen", (given,))], tmp_path / "model.kvc")
+    x = np.random.default_rng(0).random((2, 1100), np.float32)
+    with CBundle(path) as bundle, bundle.session() as session, load(path) as program:
+        found = session.call("widen", x)[0]
+        assert found.tobytes() == program.widen(x).tobytes()
+    raw = path.read_bytes()
+    largest = max(load(path)._engine.program.blobs, key=lambda blob: blob.nbytes)
+    assert largest.nbytes > 4 << 20
+    for at in (0, 1 << 20, largest.nbytes - 1):
+        bad = bytearray(raw)
+        bad[largest.offset + at] ^= 1
+        with opened(bytes(bad), tmp_path) as bundle, bundle.session() as session:
+            call = lambda own=session: own.call("widen", x)  # noqa: E731
+            refused(call, "DAMAGED", "do not have their digest")
+
+
 def parts_start(path: Path) -> int:
     return int.from_bytes(path.read_bytes()[24:32], "little")
 
@@ -260,6 +291,23 @@ def test_a_program_without_states(tmp_path):
         refused(lambda: session.rewind(1), "NO_POSITION", "counts tokens")
         refused(lambda: session.step([1]), "UNKNOWN_NAME", "prefill and decode")
         refused(lambda: bundle.session(n=3), "UNKNOWN_NAME", "not one that sessions")
+
+
+def test_results_in_memory_of_the_caller(linear):
+    with pair(linear) as sessions:
+        session, given = sessions.theirs, tokens(1, 2, 3)
+        assert session.shapes("prefill", given) == [(1, 3, 16)]
+        result = np.zeros((1, 3, 16), np.float32)
+        for wrong in (result[:, :2], result.astype(np.float64), result[0]):
+            wrong = np.ascontiguousarray(wrong)
+            call = lambda array=wrong: session.call_into("prefill", given, array)  # noqa: E731
+            refused(call, "BAD_ARGUMENT", r"expected an array float32\[1, 3, 16\]")
+        call = lambda: session.call_into("prefill", given)  # noqa: E731
+        refused(call, "BAD_ARGUMENT", "has 1 outputs, found 0")
+        sessions.compare()
+        session.call_into("prefill", given, result)
+        assert result.tobytes() == sessions.ours.prefill(given).tobytes()
+        sessions.compare()
 
 
 def test_sizes_of_sessions(linear):

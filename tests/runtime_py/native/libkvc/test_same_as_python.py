@@ -1,5 +1,6 @@
 """Every kind of state: a session of C gives the bits of a session of Python."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ from libkvc_models import both, kind_bundle, pair, ragged_bundle, save, speaker
 from ring_models import RingDecoder, Shape, ring_methods
 from session_kinds import KINDS
 
+from kvc.compiler import compile_program
 from kvc.runtime import NotRewindable
+from kvc.runtime.bound_lists import bind_program
+from kvc.schema.bounds import Columns
 from kvc.schema.errors import NotEncoded
 
 ORDINARY = (
@@ -80,6 +84,28 @@ def test_each_reads_what_the_other_saved(name, bundle, tmp_path):
             crossed.rewind(3)
             crossed.call("prefill", tokens(2, 3))
         crossed.close()
+
+
+def test_growing_states(bundle, tmp_path):
+    path = bundle("append")
+    with both(path) as (program, opened), pair(path) as sessions:
+        sessions.call("prefill", tokens(1, 0))
+        sessions.call("decode", tokens(1, 1))
+        sessions.rewind(1)
+        fork = sessions.fork()
+        fork.call("decode", tokens(1, 2))
+        fork.close()
+        sessions.call("decode", tokens(1, 3))
+        crossed = sessions.crossed(program, opened, tmp_path)
+        crossed.rewind(1)
+        crossed.call("decode", tokens(1, 4))
+        crossed.close()
+        sessions.reset()
+        sessions.call("prefill", tokens(48, 5))
+        with pytest.raises(Refused, match="holds 48 tokens, 1 more") as refused:
+            sessions.theirs.call("decode", tokens(1, 6))
+        assert refused.value.code == "CACHE_OVERFLOW"
+        sessions.compare()
 
 
 def test_what_cannot_go_back_says_so_in_both(bundle):
@@ -159,3 +185,31 @@ def test_an_encoder_begins_the_session_anew(tmp_path):
         crossed.close()
         sessions.call("hear", rows[:, :, 2:8])
         sessions.call("say", tokens(3, 4) % 11)
+
+
+def test_a_prompt_is_cut_into_lengths_that_have_lists(tmp_path):
+    shape = Shape(windows=(5, None), slots=24, length=128)
+    methods, path = ring_methods(shape.longest), tmp_path / "model.kvc"
+    bundle = compile_program(RingDecoder(shape).eval(), methods, "cpu_fp32")
+    bounds, _ = bind_program(bundle.program)
+    assert bounds is not None
+    few = tuple(one for one in bounds.lists if one.columns["uppers"][0] < 2)
+    prefill = few[0]
+    for size in (4, 16):
+        fixed = {name: np.array([size]) for name in ("lowers", "uppers")}
+        wide = next(one for one in bounds.lists if one.method == prefill.method
+                    and one.columns["uppers"][0] > 16)  # fmt: skip
+        columns = Columns({**wide.columns, **fixed})
+        few += (replace(wide, columns=columns),)
+    bundle.with_bounds(replace(bounds, lists=few)).save(path)
+    tokens = np.random.default_rng(0).integers(0, 19, 23)
+    with both(path) as (program, opened), opened.session() as session:
+        ours, last = program.session(), None
+        for first, count in ((0, 16), (16, 4)):
+            ours.prefill(tokens[None, first : first + count])
+        for token in tokens[20:]:
+            last = ours.decode(np.array([[token]]))
+        found = session.step(tokens.tolist())
+        assert session.position() == [23]
+        assert last is not None
+        assert found.tobytes() == last.tobytes()
