@@ -143,22 +143,33 @@ def listed_vocabulary(bounds: Bounds, method: int) -> int | None:
     for one in bounds.lists:
         if one.method == method:
             found = {places[one.columns["inputs"][0]]}
-            operands, ends = one.columns["operands"], one.columns["operand_ends"]
-            runs = np.split(operands, ends[:-1])
-            for kernel, run in zip(one.columns["step_kernels"], runs, strict=True):
+            for kernel, run in _steps(one):
                 name = bounds.kernels[kernel]
                 reads = found & {places[i] for i in run[1:]}
                 if name == _CHOICE and reads:
                     found.add(places[run[0]])
-                elif name in LOOKUPS and places[run[-1]] in found:
-                    return _first_dim(tables, int(run[1]))
+                elif name in LOOKUPS and len(run) > 2 and places[run[-1]] in found:
+                    return _first_dim(tables, run[1])
     return None
 
 
-def _first_dim(tables: Columns, operand: int) -> int:
-    """Return the first dim of an operand that does not follow sizes."""
+def _steps(one: BoundList) -> Iterator[tuple[int, list[int]]]:
+    """Yield the kernel of each step and its operands."""
+    operands, start = one.columns["operands"].tolist(), 0
+    kernels, ends = one.columns["step_kernels"], one.columns["operand_ends"]
+    for kernel, end in zip(kernels.tolist(), ends.tolist(), strict=True):
+        yield kernel, operands[start:end]
+        start = end
+
+
+def _first_dim(tables: Columns, operand: int) -> int | None:
+    """Return the first dim of an operand that does not follow sizes, None without."""
+    if tables["operand_regions"][operand] == RegionKind.ABSENT:
+        return None
     layout = int(tables["operand_layouts"][operand])
     first = int(tables["layout_ends"][layout - 1]) if layout else 0
+    if first == tables["layout_ends"][layout]:
+        return None
     return int(tables["form_constants"][tables["layout_dims"][first]])
 
 

@@ -15,6 +15,8 @@ from typing import Final
 
 from kvc.schema.errors import BadSetting, MissingLibrary
 
+# Kernels that call addresses: no file may ask for them
+NEVER_FROM_FILES: Final = ("call", "ask")
 INSTALL: Final = "pip install ."  # in kvc's folder
 _VERSION: Final = 11
 _VARIABLE: Final = "KVC_PROCESSOR"  # environment variable of the instruction set

@@ -51,7 +51,7 @@ T weigh(const Attention& a, int64_t part, int64_t row, int64_t keys, T* weights)
     score *= static_cast<T>(a.scale);
     const int64_t at = masked + j * step_of(a.mask, -1);
     if (a.mask && a.mask.dtype == DType::kBool) {
-      if (!a.mask.as<const bool>()[at]) score = kHidden;
+      if (a.mask.as<const uint8_t>()[at] == 0) score = kHidden;
     } else if (a.mask) {
       score += a.mask.as<const T>()[at];
     }

@@ -8,7 +8,7 @@ states.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
@@ -20,8 +20,9 @@ from kvc.runtime.execution.code import Code, Prepared, code_of, import_beside_pa
 from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing
 from kvc.runtime.execution.list_frames import ListBinder
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.native.library import native_library
+from kvc.runtime.native.library import NEVER_FROM_FILES, Library, native_library
 from kvc.runtime.threads import settle_threads
+from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
 from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.model import Program
@@ -122,8 +123,7 @@ class Resources:
                 library = native_library()
                 if library is None or library.version != bounds.kernels_version:
                     return None
-                if not all(map(library.has, bounds.kernels)):
-                    return None
+                self._check_kernels(bounds.kernels, library)
                 self._lists = ListBinder(
                     self._path,
                     bounds,
@@ -132,6 +132,13 @@ class Resources:
                     settle_threads(),
                 )
             return self._lists
+
+    def _check_kernels(self, kernels: Sequence[str], library: Library) -> None:
+        """Refuse lists with kernels that this version lacks, or that take addresses."""
+        for name in kernels:
+            if name in NEVER_FROM_FILES or not library.has(name):
+                what = f"there is no kernel {name!r}"
+                raise BadProgram(path=self._path, where="bound lists", what=what)
 
     def backend(self, name: str) -> Delegate:
         """Return the delegate of a backend; make it at the first request."""

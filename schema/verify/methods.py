@@ -50,13 +50,18 @@ def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> No
         report.require(len(counted) <= 1, where, what)
 
 
-def check_told(method: Method, program: Program, report: Reporter) -> None:
-    """Check that the types of inputs and states determine the sizes of all symbols."""
+def check_told(
+    method: Method, graphs: Sequence[Graph], program: Program, report: Reporter
+) -> None:
+    """Check that the types of inputs and states determine the sizes of all symbols.
+
+    `graphs` are those of the method whose values are looked at.
+    """
     graph = method.graph
     held = (v.type for v in graph.values if isinstance(v.storage, StateSlot))
     given = (graph.values[value].type for value in graph.inputs)
     told = symbols_in((*(state.type for state in program.states), *held, *given))
-    kinds = {id(v.type): v.type for g in method.graphs for v in g.values}
+    kinds = {id(v.type): v.type for g in graphs for v in g.values}
     added = [one.tokens for one in method.advances if one.tokens is not None]
     used = symbols_in(kinds.values()) | symbols_of(added)
     missing = sorted(used - told)

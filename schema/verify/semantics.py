@@ -272,6 +272,7 @@ def verify_outline(program: Program, path: str) -> None:
             around = Surroundings(where, constants, body.states, sizes)
             operands = checker.check(method.graph, around, False)
             check_effects(method, operands, body, own)
+            check_told(method, (method.graph,), body, own)
 
 
 @collection_paused()
@@ -320,6 +321,6 @@ def _check_code(program: Program, report: Reporter, thorough: bool) -> None:
         inside = check_blocks(method, checker, around, thorough)
         check_accesses(method, report)
         cursors.check(method, [operands, *inside])
-        check_told(method, program, report)
+        check_told(method, method.graphs, program, report)
     cursors.finish()
     check_delegates(program, report)

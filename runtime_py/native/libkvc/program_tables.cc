@@ -127,6 +127,8 @@ State read_state(const stored::State& table, const Pool& pool, const Program& pr
   const bool small = state.window_size >= 0 && state.window_size < int64_t{1} << 40 &&
                      state.window_keep >= 0 && state.window_keep < int64_t{1} << 40;
   require(small, where, "an impossible window");
+  const bool ring = table.window() == nullptr || state.has_window;
+  require(ring, where, "a window of a state that is no ring");
   require(!state.has_window || state.cursor >= 0, where, "a window of a state at no cursor");
   return state;
 }
@@ -212,6 +214,7 @@ void read_program(const stored::Program& table, Program* program) {
   }
   require_unique(program->methods, "methods");
   require_unique(program->states, "states");
+  require_unique(program->names, "named data");
   require(table.metadata_values()->size() == table.metadata_keys()->size(), "metadata",
           "values lack keys");
   for (uint32_t i = 0; i < table.metadata_keys()->size(); ++i) {
