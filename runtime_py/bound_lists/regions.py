@@ -147,7 +147,10 @@ class Regions:
     def _placed(self, root: Array) -> Operand:
         """Return a new place in scratch memory, or what the array is filled with."""
         if not root.flags.writeable:
-            return _described(root, RegionKind.FILLED, int(root.flat[0]), 0)
+            assert root.dtype == np.int64, "binding fills lengths alone"
+            value = int(root.flat[0]) if root.size else 0
+            assert np.all(root == value), "they are equal for all rows"
+            return _described(root, RegionKind.FILLED, value, 0)
         self.made_nbytes.append(root.nbytes)
         return _described(root, RegionKind.SCRATCH, len(self.made_nbytes), 0)
 

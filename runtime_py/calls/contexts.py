@@ -230,17 +230,17 @@ class ExecutionContext:
         arrays = [held for held in buffers if isinstance(held, np.ndarray)]
         if lists is None or len(arrays) < len(buffers):
             return None
-        names, lowers = entry.symbols, (one.lower for one in entry.symbols.values())
-        given = [sizes.get(name, low) for name, low in zip(names, lowers, strict=True)]
-        given_of = dict(zip(names, given, strict=True))
-        chosen = lists.bounds.find(entry.id, np.array(given, np.int64))
+        symbols = entry.symbols.items()
+        given = {name: sizes.get(name, symbol.lower) for name, symbol in symbols}
+        numbers = np.array(list(given.values()), np.int64)
+        chosen = lists.bounds.find(entry.id, numbers)
         if chosen is None:
             return None
         if self.listed is None:
             self.listed = Arena(lists.bounds.scratch_nbytes)
         frame = lists.bind(
             chosen,
-            np.array(given, np.int64),
+            numbers,
             ListMemory(self.listed, self._shared.constant, arrays),
             len(entry.method.graph.instructions) - 1,
             partial(self._bind_graph, entry, sizes, buffers, {}),
@@ -248,9 +248,8 @@ class ExecutionContext:
         if frame is not None:
             graph = entry.method.graph
             types = [graph.values[i].type for i in (*graph.inputs, *graph.outputs)]
-            lists.check_ends(
-                chosen, frame, [(t.dtype, t.shape(given_of)) for t in types]
-            )
+            ends = [(kind.dtype, kind.shape(given)) for kind in types]
+            lists.check_ends(chosen, frame, ends)
         return frame
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:

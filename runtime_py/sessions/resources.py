@@ -77,6 +77,9 @@ class Resources:
         self._codes: dict[int, Code] = {}
         self._prepared: Prepared = {}
         self._lists: ListBinder | None = None
+        lists = () if program.bounds is None else program.bounds.lists
+        own = () if settings.reference else (one.method for one in lists)
+        self._listed = frozenset(own)
 
     def constant(self, name: int) -> Array:
         """Return a constant, which stays in memory until the resources are closed.
@@ -114,9 +117,7 @@ class Resources:
         Lists are for the native library of their version.
         """
         bounds = self._program.bounds
-        if bounds is None or self._settings.reference:
-            return None
-        if method not in {one.method for one in bounds.lists}:
+        if bounds is None or method not in self._listed:
             return None
         with self._lock:
             if self._lists is None:

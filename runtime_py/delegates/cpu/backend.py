@@ -106,7 +106,6 @@ class CpuHandle(Handle):
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Bind the partition's code to memory addresses; see `Handle.prepare`."""
-        data = self._read()
         return bind_steps(
             self._method,
             self._block,
@@ -114,10 +113,14 @@ class CpuHandle(Handle):
             on_host(inputs),
             on_host(outputs),
             workspace.arena,
-            data.__getitem__,
+            self._find(),
             self._library,
             self._threads,
         )
+
+    def _find(self) -> Callable[[int], Array]:
+        """Return what returns named data by id."""
+        return self._read().__getitem__
 
     def pack(self) -> None:
         """Read and check the partition's named data."""
@@ -143,7 +146,7 @@ class CpuHandle(Handle):
             buffer.free()
 
 
-class UnreadHandle(Handle):
+class UnreadHandle(CpuHandle):
     """A partition that is bound to arrays that stand for its data, and not run."""
 
     def __init__(
@@ -153,29 +156,8 @@ class UnreadHandle(Handle):
         constant: Callable[[int], Array],
         library: Library,
     ) -> None:
-        self._method, self._block = method, block
-        self._constant, self._library = constant, library
+        super().__init__(method, block, {}, library, threads=1)
+        self._constant = constant
 
-    def prepare(
-        self,
-        inputs: Sequence[Buffer],
-        outputs: Sequence[Buffer],
-        workspace: Workspace,
-        sizes: Mapping[str, int],
-    ) -> Callable[[], None]:
-        """Bind the partition's code; see `Handle.prepare`."""
-        return bind_steps(
-            self._method,
-            self._block,
-            sizes,
-            on_host(inputs),
-            on_host(outputs),
-            workspace.arena,
-            self._constant,
-            self._library,
-            threads=1,
-        )
-
-    def close(self) -> None:
-        """Do nothing: nothing was read."""
-        return
+    def _find(self) -> Callable[[int], Array]:
+        return self._constant
