@@ -4,21 +4,14 @@
 integer tensor of shape [], although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
 The assignment is replaced by a write into the view `cache[:, p]`.
 
-A copy that changes the dtype or broadcasts is split into a cast or an expand, followed
-by a clone (`explicit_copy`). Without the clone, torch would drop the last copy into a
-buffer together with the cast.
-
 `x.data`, which would return a tensor that is not traced, is replaced by `x.detach()`,
-which has the same memory. A write into a slice of dynamic length is traced even if the
-slice can be as long as the axis (`overlaps_by_strides`).
+which has the same memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
 from kvc.compiler.decompose.replacements import rephrased
@@ -82,46 +75,3 @@ def _assign(view: object, value: object) -> None:
     while value.dim() > view.dim() and value.shape[0] == 1:
         value = value[0]  # as torch does in assignments
     view.copy_(value)
-
-
-def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> object:
-    """Return `aten.copy` with its cast and its broadcast as separate operators.
-
-    If the copy neither casts nor broadcasts, return `NotImplemented`, which keeps the
-    operator.
-    """
-    same = len(self.shape) == len(src.shape) and all(
-        statically_known_true(a == b)
-        for a, b in zip(self.shape, src.shape, strict=True)
-    )
-    if same and self.dtype == src.dtype:
-        return NotImplemented
-    # Clone, since torch may write into the result as into a copy.
-    return src.to(self.dtype).expand(self.shape).clone()
-
-
-@contextmanager
-def overlaps_by_strides() -> Iterator[None]:
-    """Let torch tell from strides alone whether a written tensor overlaps itself.
-
-    Otherwise torch asks whether the tensor is contiguous. `cache[:, :count]` is
-    contiguous only if `count` is the size of the axis, so the trace would be refused
-    for this count or for all other counts.
-    """
-    before = torch._debug_has_internal_overlap
-    torch._debug_has_internal_overlap = _overlap  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch._debug_has_internal_overlap = before
-
-
-def _overlap(tensor: Tensor) -> int:
-    """Return torch's code for a tensor's memory.
-
-    The code is 1 if elements of the tensor share memory, and 2 if that is unknown.
-    """
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    known = statically_known_true
-    repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)
-    return 1 if any(repeated) else 2

@@ -205,7 +205,7 @@ Decomposition = Callable[..., object]
 
 # Operators that stay whole. Full decomposition makes two to three times the nodes and
 # runs 1.2 to 1.3 times slower (measured on a 30-layer decoder).
-_KEPT_WHOLE = (
+KEPT_WHOLE = (
     _aten.scaled_dot_product_attention.default,
     _aten.linear.default,
     _aten.rms_norm.default,
@@ -223,6 +223,8 @@ _KEPT_WHOLE = (
     _aten.log_softmax.int,
     _aten.split.Tensor,
     _aten.transpose.int,
+    _aten.upsample_bilinear2d.vec,
+    _aten.upsample_nearest2d.vec,
     # Their parts check the results of inner operators.
     _aten.linalg_cholesky.default,
     _aten.linalg_inv.default,
@@ -266,7 +268,7 @@ def decompositions() -> dict[torch._ops.OperatorBase, Decomposition]:
 def _table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """Return the table; making it takes 0.1 s."""
     table = torch.export.default_decompositions()
-    for op in _KEPT_WHOLE:
+    for op in KEPT_WHOLE:
         table.pop(op, None)  # type: ignore[no-untyped-call]
     kept = dict(table.items())  # type: ignore[no-untyped-call]
     more = get_decompositions(_TAKEN_APART)

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch._decomp.decompositions import isin
 from torch.nn.functional import leaky_relu, linear
 
-from kvc.compiler.decompose.assignments import explicit_copy
 from kvc.compiler.decompose.norm_statistics import (
     batch_statistics,
     group_norm_and_statistics,
@@ -80,6 +79,11 @@ def _rrelu(
     if training:
         return _LEFT
     return leaky_relu(self, (lower + upper) / 2)
+
+
+def _dropout(input: Tensor, p: float, train: bool) -> object:
+    """Return the input itself where nothing is dropped, as torch's kernel does."""
+    return _LEFT if train and p else input
 
 
 def _pairwise_distances(self: Tensor, p: float = 2) -> object:
@@ -186,6 +190,11 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
     places = torch.arange(output_size)
     found = torch.searchsorted(repeats.cumsum(0), places, right=True)
     return torch.where(wrong, repeats.shape[0], found).to(repeats.dtype)
+
+
+def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Return a tensor's content in the dtype and shape of another, `self`."""
+    return src.to(self.dtype).expand(self.shape).clone()
 
 
 def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
@@ -333,7 +342,7 @@ def _assert_async(self: Tensor) -> None:
 
 
 OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
-    _aten.copy.default: explicit_copy,
+    _aten.copy.default: _copy,
     _aten._assert_async.default: _assert_async,
     _aten.addbmm.default: _addbmm,
     _aten.adaptive_avg_pool2d.default: _average_planes,
@@ -343,6 +352,7 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.as_strided_scatter.default: as_strided_scatter,
     _aten._native_batch_norm_legit.no_stats: batch_statistics,
     _aten.bilinear.default: _bilinear,
+    _aten.dropout.default: _dropout,
     _aten.diagonal_scatter.default: _diagonal_scatter,
     _aten.embedding_renorm.default: embedding_renorm,
     _aten.index_reduce.default: _index_reduce,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional
 from torch.types import IntLikeType
@@ -153,7 +154,9 @@ def bounds_of(
             raise other_reads(method)
         if own[0].norm_type == 0 or own[0].most < 0:
             raise CaptureError(method=method, place="", reason=_NEVER_SHORT)
-        found[places_read(exported)[node.name]] = own[0]
+        tensors = {**exported.state_dict, **exported.constants}
+        places = places_read(exported.graph, exported.graph_signature, tensors)
+        found[places[node.name]] = own[0]
     return found
 
 
@@ -166,14 +169,22 @@ def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
     }
 
 
-def places_read(exported: ExportedProgram) -> Mapping[str, TablePlace]:
-    """Return node name -> place in memory, for model tensors that a method reads."""
-    tensors = {**exported.state_dict, **exported.constants}
-    used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
+def places_read(
+    graph: fx.Graph, signature: ExportGraphSignature, tensors: Mapping[str, object]
+) -> Mapping[str, TablePlace]:
+    """Return node name -> place in memory, for tensors of a model that a method reads.
+
+    Args:
+        graph: the trace.
+        signature: what its inputs stand for.
+        tensors: the tensors by name.
+    """
+    used = {n.name for n in graph.find_nodes(op="placeholder") if n.users}
     return {
-        spec.arg.name: _place(tensors[spec.target])
-        for spec in exported.graph_signature.input_specs
-        if spec.target in tensors and spec.arg.name in used
+        spec.arg.name: _place(tensor)
+        for spec in signature.input_specs
+        if isinstance(tensor := tensors.get(spec.target or ""), Tensor)
+        and spec.arg.name in used
     }
 
 

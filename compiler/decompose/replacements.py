@@ -240,7 +240,7 @@ def _may_be_itself(
     """Replace a conversion of x by the same conversion of an alias of x.
 
     The conversion may return x itself, depending on the layout of x, which may be wrong
-    in torch's trace. With the alias, the result is not x itself: see `kept_layouts`.
+    in torch's trace. With the alias, the conversion is in the trace.
     """
 
     def apart(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:

@@ -75,8 +75,6 @@ def higher_call(node: fx.Node) -> Higher:
     assert isinstance(node.target, torch._ops.HigherOrderOperator)
     name: str = node.target.name()  # type: ignore[no-untyped-call]
     op = _NAMES.get(name)
-    if name == "with_effects":
-        raise Unsupported("an operator with side effects; leave it out")
     if op is None:
         raise Unsupported("a higher-order op that kvc does not have")
     if name == "cond":
@@ -92,17 +90,6 @@ def higher_call(node: fx.Node) -> Higher:
     second = _items(through)
     operands = (*first, *second, *_items(rest))
     return Higher(op, _bodies(body), None, operands, len(first), len(second))
-
-
-def higher_name(node: fx.Node) -> str:
-    """Return the name of a call's higher-order operator.
-
-    If the operator wraps another operator, return the name of the wrapped operator.
-    """
-    wrapped = node.args[1] if str(node.target) == "with_effects" else None
-    if isinstance(wrapped, torch._ops.OpOverload):
-        return op_name(wrapped)
-    return f"torch.{node.target}"
 
 
 def op_name(target: torch._ops.OpOverload) -> str:

@@ -81,7 +81,7 @@ class MethodInterface:
         self._owned = owned
         self._new_value = new_value
         signature = captured.exported.graph_signature
-        self._specs = {s.arg.name: s for s in signature.input_specs if s.arg}
+        self._specs = {s.arg.name: s for s in signature.input_specs}
         self._bound: dict[str, Value] = {}
         self._numbers: dict[str, int] = {}  # placeholder -> number of a tensor input
         self._callers: dict[int, Value] = {}  # number -> value of a caller's input
@@ -99,8 +99,8 @@ class MethodInterface:
         if spec.kind is InputKind.USER_INPUT:
             is_tensor = isinstance(spec.arg, TensorArgument)
             return self._argument(node) if is_tensor else None
-        if not node.users or spec.kind is InputKind.TOKEN:
-            return None  # torch's token, which orders calls that have effects
+        if not node.users:
+            return None
         kind = spec.kind.name.lower().replace("_tensor", "")
         tensor = tensor_of(self._captured, spec.target, self._tensors.named)
         return self._bind(tensor, kind.replace("constant", "literal"))

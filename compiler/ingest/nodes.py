@@ -13,12 +13,10 @@ import torch
 from torch import Tensor, fx
 
 from kvc.compiler.ingest.calls import MadeArgument, OpCall, Unsupported, full
-from kvc.compiler.ingest.control import Higher, higher_call, higher_name, op_name
+from kvc.compiler.ingest.control import Higher, higher_call, op_name
 from kvc.compiler.ingest.indexing import refuse_masks
 from kvc.compiler.ingest.merged_sizes import with_joined_outputs
 from kvc.compiler.ingest.normalize import (
-    DROPPED,
-    FORWARDED,
     arguments_of,
     is_known,
     normalize,
@@ -41,6 +39,7 @@ from kvc.schema.types import Affine, TensorType
 
 READ = torch.ops.aten._local_scalar_dense.default
 SLICE = torch.ops.aten.slice.Tensor
+ALIAS = torch.ops.aten.alias.default
 
 
 class NodeImporter:
@@ -98,14 +97,10 @@ class NodeImporter:
             node.target, torch._ops.OpOverload
         ):
             return
-        op = op_name(node.target)
-        if op in DROPPED:
+        if node.target is ALIAS and node.all_input_nodes[0] in self._values:
+            self._values[node] = self._values[node.all_input_nodes[0]]
             return
-        source = node.args[0] if node.args else None
-        if op in FORWARDED and isinstance(source, fx.Node) and source in self._values:
-            self._values[node] = self._values[source]
-            return
-        self._import_op(op, node)
+        self._import_op(op_name(node.target), node)
 
     def _import_read(self, node: fx.Node) -> None:
         """Record that an fx node is a number that is read from a tensor."""
@@ -154,7 +149,7 @@ class NodeImporter:
         if any(source in self._unknown for source in node.all_input_nodes):
             self._unknown.add(node)
             if not is_known(op):
-                self._miss(op, why_unknown(op), node)
+                self._miss(op, _why(op, node), node)
             return
         try:
             named = self._named_arguments(node)
@@ -164,7 +159,7 @@ class NodeImporter:
             arguments = self._arguments(call, self._source(node))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
-            self._miss(op, error.reason if is_known(op) else why_unknown(op), node)
+            self._miss(op, error.reason if is_known(op) else _why(op, node), node)
             return
         outputs = tuple(self._new_value(kind) for kind in types[: call.results])
         self.nodes.append(Node(call.op, arguments, outputs, self._source(node)))
@@ -225,23 +220,24 @@ class NodeImporter:
             return tuple(self._convert(item) for item in raw)
         if isinstance(raw, fx.Node):
             value = self._values.get(raw)
-            if value is not None:
-                return value
-            size = raw.meta.get("val")
-            if isinstance(size, bool | float):
-                return size
-            if isinstance(size, int):
-                return size
-            if isinstance(size, torch.SymInt):
-                return self._numbers.number(size)
-            if isinstance(size, torch.SymFloat):
-                return self._numbers.real(raw)
-            if isinstance(size, torch.SymBool):
-                raise Unsupported("a condition on sizes or values; use torch.where")
-            raise Unsupported(f"an argument that depends on values ({raw.name})")
+            return self._convert_number(raw) if value is None else value
+        if isinstance(raw, torch.SymInt):
+            return self._numbers.number(raw)
         if isinstance(raw, torch.dtype):
             return TORCH_DTYPES.get(raw, raw)
         return raw
+
+    def _convert_number(self, node: fx.Node) -> object:
+        number = node.meta.get("val")
+        if isinstance(number, bool | int | float):
+            return number
+        if isinstance(number, torch.SymInt):
+            return self._numbers.number(number)
+        if isinstance(number, torch.SymFloat):
+            return self._numbers.real(node)
+        if isinstance(number, torch.SymBool):
+            raise Unsupported("a condition on sizes or values; use torch.where")
+        raise Unsupported(f"an argument that depends on values ({node.name})")
 
     def _source(self, node: fx.Node) -> str:
         return source_of(node.meta) or self._place
@@ -260,7 +256,7 @@ class NodeImporter:
             self._add_control(node, higher_call(node))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
-            self._miss(higher_name(node), error.reason, node)
+            self._miss(f"torch.{node.target}", error.reason, node)
 
     def _add_control(self, node: fx.Node, call: Higher) -> None:
         """Add the node of a control-flow call, after importing its bodies as blocks."""
@@ -386,6 +382,14 @@ class BodyImporter(NodeImporter):
 
 
 _PENDING = Method("", "", (), (), "", "", "", (), (), (), (), (), ())
+
+
+def _why(op: str, node: fx.Node) -> str:
+    """Return why kvc never supports an operator."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    if not node.target._schema.returns:
+        return "an operator with side effects; leave it out"
+    return why_unknown(op)
 
 
 def _is_size(result: object) -> bool:

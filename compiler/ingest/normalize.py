@@ -57,14 +57,6 @@ _RANDOM = {
     "aten::fractional_max_pool2d", "aten::fractional_max_pool3d",
     "aten::_standard_gamma", "aten::_sample_dirichlet",
 }  # fmt: skip
-DROPPED = {
-    "aten::_assert_tensor_metadata", "aten::_assert_scalar",
-    "aten::sym_constrain_range_for_size", "aten::sym_constrain_range",
-}  # fmt: skip
-FORWARDED = {
-    "aten::alias", "aten::detach", "aten::lift_fresh_copy", "aten::lift_fresh",
-    "aten::dropout", "aten::contiguous",
-}  # fmt: skip
 
 
 def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCall:

@@ -99,7 +99,10 @@ def check_bounded(captured: Sequence[CapturedMethod]) -> None:
     for each in captured:
         bounds = {**each.bounds, **bounds}
     for each in captured if bounds else ():
-        for read in places_read(each.exported).values():
+        made = each.exported
+        tensors = {**made.state_dict, **made.constants}
+        places = places_read(made.graph, made.graph_signature, tensors)
+        for read in places.values():
             wanted = {bound for table, bound in bounds.items() if table.meets(read)}
             if wanted - {each.bounds.get(read)}:
                 raise other_reads(each.method.name)

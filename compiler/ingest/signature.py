@@ -197,9 +197,7 @@ def _result(captured: CapturedMethod) -> object:
         else:
             reason = "it returns a bool that differs from call to call; return a tensor"
             raise CaptureError(method=captured.method.name, place="", reason=reason)
-    nesting = exported.call_spec.out_spec
-    assert nesting is not None
-    return closed(pytree.tree_unflatten(parts, nesting))
+    return closed(pytree.tree_unflatten(parts, exported.nesting))
 
 
 def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> str:

@@ -1,13 +1,12 @@
 """Write into the base instead of into a view of it.
 
-torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
-views, each of which is then written into the view that it was copied from. In: a
-program with such chains of writes. Out: one write into the base for each chain. If a
-view only permutes axes, or adds and drops axes of size 1, the write is changed to the
-axes of the base (`_unviewed`). A write that covers its whole target is replaced by the
-written value (`_without_whole_writes`). Writes into parts of parts become one
+Code may write a cache without writing in place: `c.transpose(0, 1).index_copy(0, p,
+x).transpose(0, 1)`; a stack of caches is written part by part, as the states that it is
+split into need it. In: a program with such chains. Out: one write into the base for
+each chain. If a view only permutes axes, or adds and drops axes of size 1, the write is
+changed to the axes of the base (`_unviewed`). Writes into parts of parts become one
 `index_put` at several indices (`_merged`), provided that no index is negative, since a
-negative index would count from the back.
+negative index would count from the back; this is known of the whole program only.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import (
     NodeList,
     each_method,
-    read_through,
 )
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
 from kvc.compiler.passes.same_index import is_read_at, selected_at
@@ -39,38 +37,9 @@ class WriteThroughViews:
 
     def run(self, program: Program) -> Program:
         """Return the program in which writes go to the bases of views."""
-        program = each_method(program, _without_whole_writes)
         non_negative = NonNegative(program)
         program = each_method(program, _unviewed)
         return each_method(program, lambda method: _merged(method, non_negative))
-
-
-def _without_whole_writes(method: Method) -> Method:
-    """Replace each write that covers its whole target by the written value.
-
-    The written axis has size 1. With a batch of one, torch writes `cache[0]` into
-    `cache` in this way.
-    """
-    makers = method.makers()
-
-    def written(node: Node) -> Node | tuple[Value, ...]:
-        write = axis_write(node)
-        whole = write is not None and _is_whole(write, makers)
-        return (write.source,) if write is not None and whole else node
-
-    return read_through(method, written)
-
-
-def _is_whole(write: AxisWrite, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a write replaces its whole target, at position 0."""
-    place = makers.get(write.index.id)
-    return (
-        write.target.type.dims[write.axis : write.axis + 1] == (1,)
-        and write.source.type == write.target.type
-        and place is not None
-        and place.op == "aten::arange.start_step"
-        and place.arguments[0] == 0
-    )
 
 
 def _unviewed(method: Method) -> Method:

@@ -14,45 +14,40 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 from torch.fx.experimental import _config as symbol_settings
 
-from kvc.compiler.decompose.assignments import overlaps_by_strides
 from kvc.compiler.decompose.claims import Question
-from kvc.compiler.decompose.decompositions import decompositions
+from kvc.compiler.decompose.decompositions import KEPT_WHOLE, decompositions
 from kvc.compiler.decompose.renormed import Bound, TablePlace, bounds_of, noted_lookups
+from kvc.compiler.functional import (
+    FunctionalProgram,
+    Unwritable,
+    WritesConstant,
+    functional,
+)
 from kvc.compiler.request.spec import Method, StateSpec, tensors_of
 from kvc.compiler.trace import examples
-from kvc.compiler.trace.bodies import pass_constants
-from kvc.compiler.trace.body_writes import (
-    body_write_of,
-    refuse_body_writes,
-    refuse_lost_updates,
-    unused_kept,
-)
 from kvc.compiler.trace.guard import unseen
-from kvc.compiler.trace.handed_back import refuse_handed_back
-from kvc.compiler.trace.idle_dropouts import hand_on
-from kvc.compiler.trace.kept_layouts import keep_layouts
 from kvc.compiler.trace.real_parts import without_complex
 from kvc.compiler.trace.shadow import Observed, shadowed_forward
 from kvc.compiler.trace.shape_guards import (
     asserted,
     check_questions,
+    dims_of,
     noted_constants,
     noted_questions,
     refuse_fixed,
 )
 from kvc.compiler.trace.sizes_kept import work_once
-from kvc.compiler.trace.sources import lines_kept, place_of_failure, words_of
-from kvc.compiler.trace.terminal import below_torch, interruptible, quiet
-from kvc.compiler.trace.traced import Lifted, Traced, lifted_buffers, traced_method
-from kvc.compiler.trace.views_by_size import check_views
-from kvc.compiler.trace.written_views import (
-    refuse_written_windows,
-    select_pieces,
-    write_unexpanded,
+from kvc.compiler.trace.sources import (
+    at_source_of,
+    lines_kept,
+    place_of_failure,
+    words_of,
 )
+from kvc.compiler.trace.terminal import below_torch, interruptible, quiet
+from kvc.compiler.trace.torch_patches import writes_traced
+from kvc.compiler.trace.traced import Lifted, Traced, lifted_buffers, traced_method
 from kvc.compiler.weights.tensor_identity import overlapping
 from kvc.schema.errors import CaptureError, SizesRefused, StateConflict
 from kvc.schema.interrupts import check_interrupts, hold_interrupts
@@ -79,8 +74,6 @@ _NESTED = (
 )
 _SIZE = re.compile(r"\bs\d+\b")  # torch's name of a dynamic size
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
-# torch's errors about two inputs over the same bytes, one of which is written.
-_OF_OVERLAPS = ("compiled_fn", "input mutation")
 # Errors about sizes that torch cannot reason about; the second is a bug of its solver.
 _VIOLATED = "Constraints violated"
 _OF_SIZES = (_VIOLATED, "Expected op to be '=='")
@@ -93,13 +86,13 @@ _ADVICE = {
     _VIOLATED: (
         "change the bounds of the Dim, or compile such sizes as methods of their own"
     ),
-    "user_output list": (
-        "torch cannot tell its results and states apart; return clones of results that "
-        "are states or views of them"
-    ),
     "might be aliasing": (
         "torch.cond and loops take and return no tensors that share memory; pass "
         ".clone() of views, and return .clone() of unchanged inputs"
+    ),
+    "Mutating a variable from outside": (
+        "the body of a branch or loop assigns to an attribute; write into the buffer "
+        "with copy_(...)"
     ),
     "sorted order of strides": _ALIKE,
     "KeyError: Max(": f"{_ALIKE}; {_NESTED}",
@@ -125,10 +118,6 @@ _ADVICE = {
     "CUDA enabled": "bundles run on the CPU; leave .cuda() and device=... out",
     "require grad": _NO_GRADIENTS,
     "wrap_with_set_grad_enabled": _NO_GRADIENTS,
-    "num_mutated_inp_runtime_indices": (
-        "it gives an input another shape (t_, unsqueeze_, resize_); return the new "
-        "value"
-    ),
     "Can't pickle": "it pickles or saves traced tensors; do that outside of the method",
     "maximum recursion depth": "it calls itself without an end",
     "UnsupportedOperatorException": "torch has no rule to trace this operator by",
@@ -147,7 +136,7 @@ class CapturedMethod:
             include the lifted buffers; their paths are `kvc_states[0]` and so on.
         arguments: the examples of the trace, by parameter name.
         lifted: the buffers that are inputs after the arguments, in order.
-        exported: the functional trace: mutations are outputs.
+        exported: the trace in functional form: mutations are outputs.
         observed: how the method accessed the model's memory.
         bounds: place of a table in memory -> the greatest norm of its rows, to which
             lookups shorten longer rows.
@@ -156,7 +145,7 @@ class CapturedMethod:
     method: Method
     arguments: Mapping[str, object]
     lifted: tuple[Lifted, ...]
-    exported: ExportedProgram
+    exported: FunctionalProgram
     observed: Observed
     bounds: Bounds
 
@@ -188,24 +177,29 @@ def capture(
 
 def _export(
     model: nn.Module, traced: Traced, observed: Observed
-) -> tuple[ExportedProgram, Bounds]:
+) -> tuple[FunctionalProgram, Bounds]:
     asked: list[Question] = []
     with noted_constants() as fixed:
         try:
             return _attempt(model, traced, asked)
         except CaptureError:
             raise
+        except Unwritable as error:
+            if isinstance(error, WritesConstant):
+                _refuse_overlaps(model, traced.method.name, observed)
+            place = at_source_of(error.meta)
+            raise CaptureError(
+                method=traced.method.name, place=place, reason=str(error)
+            ) from error
         except Exception as error:
             check_interrupts()  # native code may have replaced one by this error
             refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
-            if any(part in str(error) for part in _OF_OVERLAPS):
-                _refuse_overlaps(model, traced.method.name, observed)
             raise _translated(traced, error, observed.sizes) from error
 
 
 def _attempt(
     model: nn.Module, traced: Traced, asked: list[Question]
-) -> tuple[ExportedProgram, Bounds]:
+) -> tuple[FunctionalProgram, Bounds]:
     """Export a method; if that fails, export the method again with weaker checks.
 
     The conditions on sizes that the model's code evaluates are added to `asked`.
@@ -236,7 +230,7 @@ def _trace(
     asked: list[Question],
     oblivious: bool = False,
     deferred: bool = False,
-) -> tuple[ExportedProgram, Bounds]:
+) -> tuple[FunctionalProgram, Bounds]:
     # Without "duck shapes", two Dims stay two symbols if their examples are equal.
     settings = symbol_settings.patch(  # type: ignore[attr-defined]
         use_duck_shape=False, backed_size_oblivious=oblivious
@@ -246,13 +240,13 @@ def _trace(
     torch._dynamo.reset()
     shapes = examples.torch_dynamic_shapes(inputs, method)
     patched = (
-        *(overlaps_by_strides(), lines_kept(), quiet()),
+        *(writes_traced(), lines_kept(), quiet()),
         *(work_once(), interruptible()),
     )
     with torch.no_grad(), settings, ExitStack() as stack:
         for each in patched:
             stack.enter_context(each)
-        with unused_kept(), noted_questions(asked), noted_lookups() as lookups:
+        with noted_questions(asked), noted_lookups() as lookups:
             exported = torch.export.export(
                 model,
                 (),
@@ -262,27 +256,19 @@ def _trace(
                 prefer_deferred_runtime_asserts_over_guards=deferred,
             )
         check_questions(method, inputs, exported, [*asked, *asserted(exported)])
-        pass_constants(exported)
-        hand_on(exported)
-        select_pieces(exported)
-        write_unexpanded(method.name, exported)
-        refuse_handed_back(method.name, exported)
-        refuse_body_writes(method.name, exported)
-        refuse_lost_updates(method.name, exported)
-        refuse_written_windows(method.name, exported)
         bounds = bounds_of(method.name, exported, lookups)
-        check_views(method, inputs, exported)
-        keep_layouts(method.name, exported)
-        functional: ExportedProgram = exported.run_decompositions(decompositions())
-        without_complex(method.name, functional)
-        return functional, bounds
+
+        sizes = dims_of(method, inputs, exported)
+        made = functional(exported, decompositions(), KEPT_WHOLE, sizes)
+        without_complex(method.name, made)
+        return made, bounds
 
 
 hold_interrupts(_trace.__code__, below_torch)
 
 
 def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
-    """Raise an error if torch failed because two tensors lie over the same bytes."""
+    """Raise an error if two tensors of a model lie over the same bytes."""
     for name, place in observed.missed.items():
         raise unseen(method, name, place)
     named = tensors_of(model)
@@ -299,9 +285,6 @@ def _translated(
     traced: Traced, error: Exception, sizes_named: Mapping[str, str]
 ) -> CaptureError:
     """Convert an error of the trace to a paragraph with advice and a source line."""
-    refused = body_write_of(traced.method.name, error)
-    if refused is not None:
-        return refused
     text = _SIZE.sub(lambda s: sizes_named.get(s[0], s[0]), words_of(error))
     advice = [known for part, known in _ADVICE.items() if part in text]
     if traced.lengthened:

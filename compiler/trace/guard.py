@@ -7,13 +7,14 @@ whose memory was read outside of the trace.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from kvc.compiler.functional.operators import written_arguments
 from kvc.compiler.trace.aliases import RegisteredMemory, is_real
 from kvc.compiler.trace.python_state import PythonState
 from kvc.compiler.trace.sources import user_place
@@ -114,17 +115,3 @@ def unseen(method: str, name: str, place: str) -> StateConflict:
 def _real(structure: object) -> Iterator[Tensor]:
     leaves = tree_leaves(structure)
     return (one for one in leaves if isinstance(one, Tensor) and is_real(one))
-
-
-def written_arguments(
-    func: torch._ops.OpOverload,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-) -> list[object]:
-    """Return the arguments that an operator writes."""
-    found: list[object] = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[place : place + 1] or [kwargs.get(argument.name)]
-            found += given
-    return found

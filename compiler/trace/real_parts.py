@@ -11,10 +11,9 @@ from collections.abc import Set
 
 import torch
 from torch import Tensor, fx
-from torch.export import ExportedProgram
 
 from kvc.compiler.decompose.fourier import MOST_LENGTH
-from kvc.compiler.trace.body_writes import bodies_of
+from kvc.compiler.functional import FunctionalProgram
 from kvc.compiler.trace.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
@@ -22,7 +21,7 @@ _aten = torch.ops.aten
 _FOURIER = (_aten._fft_r2c.default, _aten._fft_c2c.default)
 
 
-def without_complex(method: str, exported: ExportedProgram) -> None:
+def without_complex(method: str, exported: FunctionalProgram) -> None:
     """Remove complex numbers from a graph.
 
     Raises:
@@ -90,7 +89,8 @@ def _refuse_rest(method: str, module: fx.GraphModule, unread: Set[str]) -> None:
             raise CaptureError(
                 method=method, place=at_source_of(node.meta), reason=_why(node)
             )
-        for body in bodies_of(module, node):
+    for body in module.children():
+        if isinstance(body, fx.GraphModule):
             _refuse_rest(method, body, frozenset())
 
 

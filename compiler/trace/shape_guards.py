@@ -23,13 +23,13 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kvc.compiler.decompose.claims import NOTED, TRACERS, Question
+from kvc.compiler.functional.by_size import samples
 from kvc.compiler.request.spec import Dim, Method
 from kvc.compiler.trace.examples import tensor_paths
 from kvc.compiler.trace.sources import user_place
 from kvc.compiler.trace.traced import PARAMETER, Lifted
 from kvc.schema.errors import CapacityFixed, SizesRefused
 
-_ALL = 2048  # ranges of one Dim up to this length are tried in full
 # The start of file names of code that torch generates for bodies of control flow.
 _GENERATED = "<"
 # Functions of torch that raise an error for some sizes: their conditions count too.
@@ -167,7 +167,8 @@ def check_questions(
     Raises:
         CaptureError: the code takes another path for some declared size.
     """
-    dims = dims_of(method, arguments, exported)
+    known = dims_of(method, arguments, exported)
+    dims = {symbol: dim for symbol, (_, dim) in known.items()}
     for question in questions:
         if question.inside:
             _check_inside(method, question, list(dims.values()))
@@ -199,36 +200,19 @@ def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> No
 
 def dims_of(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
-) -> dict[sympy.Symbol, Dim]:
-    """Return torch's symbol of a size -> the Dim of the size."""
+) -> dict[sympy.Symbol, tuple[torch.SymInt, Dim]]:
+    """Return torch's symbol of a size -> the size in the trace, and its Dim."""
     paths = tensor_paths(arguments)
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
     inputs = [values.get(name) for name in exported.graph_signature.user_inputs]
     tensors = [value for value in inputs if isinstance(value, Tensor)]
-    found: dict[sympy.Symbol, Dim] = {}
+    found: dict[sympy.Symbol, tuple[torch.SymInt, Dim]] = {}
     for path, tensor in zip(paths, tensors, strict=False):
         for axis, dim in method.dynamic.get(path, {}).items():
             size: int | torch.SymInt = tensor.shape[axis]
             if not isinstance(size, int):
-                found[size.node.expr] = dim
+                found[size.node.expr] = size, dim
     return found
-
-
-def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
-    """Yield one size per Dim: all sizes of a single Dim, else some combinations.
-
-    The combinations have the ten least and the two greatest sizes of each Dim, and half
-    of the greatest. They are also used for a single Dim with many sizes.
-    """
-    if len(dims) == 1 and dims[0].upper - dims[0].lower < _ALL:
-        yield from ((n,) for n in range(dims[0].lower, dims[0].upper + 1))
-        return
-    choices = []
-    for dim in dims:
-        small = range(dim.lower, dim.lower + 10)
-        near = {*small, dim.upper // 2, dim.upper - 1, dim.upper}
-        choices.append(sorted(n for n in near if dim.lower <= n <= dim.upper))
-    yield from itertools.product(*choices)
 
 
 def _refused(

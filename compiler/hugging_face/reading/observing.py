@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.trace.guard import written_arguments
+from kvc.compiler.functional.operators import written_arguments
 from kvc.compiler.weights.tensor_identity import memory_of
 
 _COPIED = 1 << 16  # elements; larger tensors are tables that no code writes

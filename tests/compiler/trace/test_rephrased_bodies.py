@@ -121,14 +121,13 @@ def test_a_body_computes_what_it_does_outside(body, around, tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
-def test_what_a_body_hands_on_is_not_written(tmp_path):
+def test_what_a_body_hands_on_may_be_written(tmp_path):
     def body(x):
         functional.dropout(x, training=False).add_(1)
         return x * 1
 
     found = outcome(Applied(lambda x: branch(body, x)), (X,), {}, tmp_path / "b.kvc")
-    assert found.kind == "refused"
-    assert "changes a tensor that is made outside of it" in found.reason
+    assert (found.kind, found.reason) == ("equal", "")
 
 
 def test_functions_that_were_called_before_are_not_read_with_a_body(monkeypatch):

@@ -6,8 +6,6 @@ of twenty.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from random_functions import RandomFunction
 from state_runs import agree, opened
 
 from kvc.compiler import Method
-from kvc.schema.errors import CaptureError
 
 QUICK = 12
 MANY = int(os.environ.get("KVC_RANDOM_TRACES", "2000"))
@@ -35,24 +32,12 @@ def check(seed: int, folder: Path, *names: str) -> None:
     methods = [Method(name, args=arguments(0)) for name in names]
     calls = [(name, *arguments(number)) for number in range(3) for name in names]
     with (
-        _unless_torch_refuses(),
         opened(RandomFunction(seed), methods, folder) as program,
         program.session() as session,
     ):
         agree(session, RandomFunction(seed), calls)
         session.reset()
         agree(session, RandomFunction(seed), calls[::-1])
-
-
-@contextmanager
-def _unless_torch_refuses() -> Iterator[None]:
-    """Skip what torch.export cannot trace: some results that are states, too."""
-    try:
-        yield
-    except CaptureError as error:
-        if "cannot tell its results and states apart" not in str(error):
-            raise
-        pytest.skip("torch.export has no form for it")
 
 
 @only(seed=range(6))

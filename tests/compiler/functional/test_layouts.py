@@ -8,9 +8,7 @@ from module_outcomes import Applied, outcome
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.trace import real_layouts
-from kvc.schema.errors import CaptureError
+from kvc.compiler import Dim, Method
 
 X = torch.arange(48.0).reshape(1, 2, 4, 6).sin().to(memory_format=torch.channels_last)
 PLACES = torch.arange(48).reshape(1, 6, 2, 4).permute(0, 2, 3, 1) % 24
@@ -144,29 +142,3 @@ def test_numbers_that_only_a_call_knows_are_left_out(tmp_path):
 
     found = outcome(Applied(scaled), (X,), {}, tmp_path / "n.kvc")
     assert (found.kind, found.reason) == ("equal", "")
-
-
-def test_layers_that_are_alike_are_run_once(monkeypatch, tmp_path):
-    ran = []
-    monkeypatch.setattr(real_layouts, "_run", lambda *call: ran.append(call))
-
-    def layers(x):
-        for _ in range(9):
-            x = x.roll(1, 2)
-        return written(x)
-
-    method = Method("forward", (X,))
-    compile_program(Applied(layers), [method])
-    assert len(ran) == 1
-    monkeypatch.setattr(real_layouts, "_MOST_NBYTES", 2 * X.nbytes - 1)
-    compile_program(Applied(layers), [method])  # larger ones are not
-    assert len(ran) == 1
-
-
-def test_what_does_not_lie_in_one_piece_is_refused(monkeypatch):
-    spread = torch.empty(1, 2, 4, 6, 2, device="meta")[..., 0]
-    monkeypatch.setattr(real_layouts, "_run", lambda *_: spread)
-    with pytest.raises(CaptureError, match="view of the result of roll"):
-        compile_program(
-            Applied(lambda x: written(rolled(x))), [Method("forward", (X,))]
-        )

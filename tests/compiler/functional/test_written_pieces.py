@@ -8,9 +8,7 @@ from eager_parity import run_both
 from module_outcomes import Applied
 from torch import Tensor
 
-from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.trace import export
-from kvc.schema.errors import CaptureError
+from kvc.compiler import Dim, Method
 
 X = torch.arange(60.0).sin().reshape(3, 4, 5)
 N = Dim("n", 2, 9)
@@ -78,10 +76,3 @@ def test_all_sizes_are_as_in_eager(
     calls = [call.contiguous().permute(order) for call in calls]
     each = [("forward", (call,)) for call in calls]
     run_both(Applied(write), [method], each, tmp_path)
-
-
-def test_a_size_that_a_functional_form_makes_a_number_is_named(monkeypatch):
-    monkeypatch.setattr(export, "select_pieces", lambda exported: None)
-    method = Method("forward", args=(X,), dynamic={"x": {0: N}})
-    with pytest.raises(CaptureError, match=r"n is declared 2\.\.9.*only for 3"):
-        compile_program(Applied(of_the_op), [method])
