@@ -92,32 +92,44 @@ def functional(
     with torch.no_grad(), enable_python_dispatcher(), whole, plain:
         returned, inputs = run.through()
         run.recorder.check_inputs()
-    recorder, signature = run.recorder, exported.graph_signature
+        results = run.results(returned)
+    made = {node.name: tensor for node, tensor in run.recorder.constants.items()}
+    signature = _signature(run.recorder, exported, inputs, results)
+    return FunctionalProgram(
+        fx.GraphModule(run.root, run.recorder.graph),
+        signature,
+        exported.state_dict,
+        {**exported.constants, **made},
+        exported.range_constraints,
+        exported.call_spec.out_spec,
+    )
+
+
+def _signature(
+    recorder: Recorder,
+    exported: ExportedProgram,
+    inputs: Sequence[object],
+    results: Sequence[object],
+) -> ExportGraphSignature:
+    """Give the graph its results, and return what its inputs and results are."""
+    signature = exported.graph_signature
     names = [node.name for node in exported.graph.find_nodes(op="placeholder")]
     changed = [
         (name, recorder.place(tensor).memory.value)
         for name, tensor in zip(names, inputs, strict=True)
-        if isinstance(tensor, Tensor) and recorder.place(tensor).memory.version
+        if isinstance(tensor, Tensor) and recorder.is_written(tensor)
     ]
     specs = [_mutation(signature, name, node) for name, node in changed]
-    results = run.results(returned)
     given = zip(signature.output_specs, results, strict=True)
     specs += [_renamed(spec, node) for spec, node in given]
     contents: Any = (*(node for _, node in changed), *results)
     recorder.graph.output(contents)
+    finish(recorder.graph, _LOST)
     lifted = [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name, None)
         for node in recorder.constants
     ]
-    finish(recorder.graph, _LOST)
-    return FunctionalProgram(
-        fx.GraphModule(run.root, recorder.graph),
-        ExportGraphSignature([*signature.input_specs, *lifted], specs),
-        exported.state_dict,
-        {**exported.constants, **{n.name: t for n, t in recorder.constants.items()}},
-        exported.range_constraints,
-        exported.call_spec.out_spec,
-    )
+    return ExportGraphSignature([*signature.input_specs, *lifted], specs)
 
 
 def _mode_of(exported: ExportedProgram) -> FakeTensorMode:

@@ -69,27 +69,6 @@ def of_one_row():
     return program(made, states=("k",), shape=(1, 3, 8))
 
 
-def of_the_only_row():
-    """`k[0].transpose(0, 1)[at] = rows` of a batch of one."""
-    old, new, rows = value(0, 1, 3, 8), value(9, 1, 3, 8), value(2, 2, 3)
-    row, turned, written = value(3, 3, 8), value(4, 8, 3), value(5, 8, 3)
-    back, whole, first = value(6, 3, 8), value(7, 1, 3, 8), places(8, 0, 1)
-    made = method(
-        node("aten::select.int", old, 0, 0, to=row),
-        node("aten::transpose.int", row, 0, 1, to=turned),
-        node("aten::index_put", turned, (AT,), rows, False, to=written),
-        node("aten::transpose.int", written, 0, 1, to=back),
-        first,
-        node("aten::view", back, (1, 3, 8), to=whole),
-        node("aten::index_copy", old, 0, first.outputs[0], whole, to=new),
-        inputs=(rows, AT),
-        state_in=((old, "k"),),
-        state_out=((new, "k"),),
-        outputs=(new,),
-    )
-    return program(made, states=("k",), shape=(1, 3, 8))
-
-
 def of_two_axes():
     """`k[1, 2:4] = rows`."""
     rows, part, inner = value(2, 2, 3), value(3, 8, 3), value(4, 8, 3)
@@ -123,7 +102,6 @@ CASES = {
     "transposed": (transposed(), "aten::index_copy"),
     "permuted": (permuted(), "aten::index_put"),
     "of_one_row": (of_one_row(), "aten::index_put"),
-    "of_the_only_row": (of_the_only_row(), "aten::index_put"),
     "of_two_axes": (of_two_axes(), "aten::index_put"),
     "of_the_first_and_last_axis": (of_the_first_and_last_axis(), "aten::index_put"),
 }
