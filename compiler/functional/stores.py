@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
-from kvc.compiler.functional.by_size import ByLayout, Compared
+from kvc.compiler.functional.by_size import ByLayout, Compared, is_dynamic
 from kvc.compiler.functional.contents import Contents
 from kvc.compiler.functional.memory import Memory
 from kvc.compiler.functional.undone import through
@@ -174,22 +174,39 @@ class Stores(Contents):  # type: ignore[no-untyped-call]
         """
         if len(sizes) == tensor.dim() and all(map(equal, tensor.shape, sizes)):
             return
+        if self._is_reshaped(tensor, sizes):
+            made = self.view(_aten.view.default, [tensor, [*sizes]], {})
+            assert isinstance(made, Tensor)
+            self._give_sizes(tensor, sizes)
+            self.become(tensor, made)
+            return
         memory = self.place(tensor).memory
         shared = sum(place.memory is memory for place in self._places.values()) > 1
-        known = all(isinstance(n, int) for n in (*sizes, *tensor.shape))
+        empty = equal(tensor.numel(), 0)
+        known = empty or all(isinstance(n, int) for n in (*sizes, *tensor.shape))
         if shared or self.is_input(tensor) or not known:
             reason = "it gives a tensor another size in place; return a new tensor"
             raise Unwritable(reason)
-        if prod(sizes) > tensor.numel() > 0:
+        if not empty and prod(sizes) > tensor.numel():
             raise Unwritable("it gives a tensor more elements in place, without values")
-        if tensor.numel():
+        if not empty:
             old = self.snapshot(self.place(tensor))
             steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
             made = self.taken_apart(_aten.as_strided.default, old, sizes, steps)
         else:
             made = self.call(_aten.full.default, ([*sizes], 0), {"dtype": tensor.dtype})
         assert isinstance(made, Tensor)
+        self._give_sizes(tensor, sizes)
+        self.own(tensor, self.read(made))
+
+    def _is_reshaped(self, tensor: Tensor, sizes: Sequence[Size]) -> bool:
+        """Tell whether other sizes have the elements of a tensor, in their order."""
+        if self.is_input(tensor) or is_dynamic(tensor):
+            return False
+        known = all(isinstance(n, int) for n in sizes)
+        return known and prod(sizes) == tensor.numel() and tensor.is_contiguous()
+
+    def _give_sizes(self, tensor: Tensor, sizes: Sequence[Size]) -> None:
         self.let_go(tensor)
         with self._fake:
             tensor.resize_(tuple(sizes))
-        self.own(tensor, self.read(made))

@@ -68,7 +68,23 @@ def repeated(x: Tensor) -> Tensor:
     return held
 
 
-CASES = [cast_by_torch, cast_in_a_branch, made_into_others, several_out, shuffled]
+def given_other_sizes(x: Tensor) -> list[Tensor]:
+    held = x * 1
+    row = held[1]
+    row.resize_(2, 2)[0] = 5
+    other = held[2].resize_(1, 4, 1)
+    other.mul_(2)
+    return [held, row, other]
+
+
+CASES = [
+    given_other_sizes,
+    cast_by_torch,
+    cast_in_a_branch,
+    made_into_others,
+    several_out,
+    shuffled,
+]
 CASES += [turned_in_place, repeated]
 
 
@@ -83,6 +99,20 @@ def every_second(x: Tensor) -> list[Tensor]:
     held[1::2] = 5
     held[1 : x.shape[0] : 3].add_(1)
     return [held, held[:1]]
+
+
+def into_nothing(x: Tensor) -> list[Tensor]:
+    made, part = torch.empty(0), torch.empty(0)
+    torch.exp(x, out=made)
+    torch.cat([x, x], 1, out=part)
+    part[0].zero_()
+    return [made, part]
+
+
+def test_what_is_given_a_size_may_be_dynamic(tmp_path):
+    method = Method("forward", (X,), dynamic={"x": {0: Dim("n", 1, 6)}})
+    calls = [("forward", (torch.ones(n, 4),)) for n in (3, 1, 6)]
+    run_both(Applied(into_nothing), [method], calls, tmp_path)
 
 
 def test_a_step_may_leave_nothing(tmp_path):
